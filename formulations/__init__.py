@@ -1,0 +1,1 @@
+"""The integer programs, their solvers and their certificates."""

@@ -1,0 +1,1 @@
+"""Training steps to plan: models by the count of their storages, random graphs, saved profiles."""

@@ -1,0 +1,155 @@
+"""The project's JSON files: strict keys, exact integers, whole files or none."""
+
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+LARGEST = 2**63 - 1
+"""The largest integer that a file or an argument may hold."""
+
+
+class InputError(ValueError):
+    """A value from a person or a file that cannot be used: its message names the field, the value and what would be right."""
+
+
+def read_json(path: str | os.PathLike[str]) -> Any:
+    """Return the JSON value in the file at `path`.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read, is empty, is not JSON, repeats a key or holds NaN or an infinity.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except IsADirectoryError:
+        raise InputError(f"{path}: is a folder; expected a JSON file") from None
+    except UnicodeDecodeError:
+        raise InputError(f"{path}: is not UTF-8 text; expected a JSON file") from None
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    try:
+        return parse_json(text)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+
+
+def parse_json(text: str) -> Any:
+    """Return the JSON value that `text` spells; like `read_json` for text in memory."""
+    if not text.strip():
+        raise InputError("is empty; expected a JSON object")
+    try:
+        return json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_unique_keys)
+    except InputError:
+        raise
+    except json.JSONDecodeError as error:
+        raise InputError(f"is not JSON: {error.msg} at line {error.lineno}, column {error.colno}") from None
+    except RecursionError:
+        raise InputError("is not usable JSON: nested too deeply") from None
+    except ValueError:
+        raise InputError(f"holds a number of more than 4300 digits; integers go up to {LARGEST}") from None
+
+
+def write_text(path: str | os.PathLike[str], text: str, *, overwrite: bool = False) -> None:
+    """Write `text` to `path` at once: an interrupted write leaves no file and harms no older one.
+
+    Raises
+    ------
+    InputError
+        If the file exists and `overwrite` is false, or it cannot be written.
+    """
+    write_bytes(path, text.encode("utf-8"), overwrite=overwrite)
+
+
+def write_bytes(path: str | os.PathLike[str], content: bytes, *, overwrite: bool = False) -> None:
+    """Like `write_text`, for bytes."""
+    target = Path(path)
+    check_target(target, overwrite=overwrite)
+    temporary = ""
+    try:
+        descriptor, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(temporary, 0o666 & ~umask)
+        os.replace(temporary, target)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written: {error.strerror}") from None
+    finally:
+        if temporary:
+            Path(temporary).unlink(missing_ok=True)
+
+
+def check_target(path: str | os.PathLike[str], *, overwrite: bool) -> None:
+    """Raise `InputError` if a file cannot be written at `path` under the rule of `write_text`."""
+    target = Path(path)
+    if target.is_dir():
+        raise InputError(f"{path}: is a folder; expected the name of a file to write")
+    if not target.parent.is_dir():
+        raise InputError(f"{path}: its folder does not exist")
+    if target.exists() and not overwrite:
+        raise InputError(f"{path}: exists already; choose another name, or allow it to be overwritten (--force)")
+
+
+def take(data: Any, where: str, required: Mapping[str, type], optional: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the members of a JSON object, optional ones filled in, unknown and missing ones refused by name.
+
+    Parameters
+    ----------
+    data
+        What should be an object.
+    where
+        How a message names it, such as ``tensors[3]``; empty for the whole file.
+    required
+        Keys that must be there, with the type of their value.
+    optional
+        Keys that may be absent, with their default.
+    """
+    place = f"{where}: " if where else ""
+    if not isinstance(data, dict):
+        raise InputError(f"{place}expected an object, got {shown(data)}")
+    if unknown := [key for key in data if key not in required and key not in optional]:
+        known = ", ".join([*required, *optional])
+        raise InputError(f"{place}unknown key {shown(unknown[0])}; the keys are {known}")
+    if missing := [key for key in required if key not in data]:
+        raise InputError(f"{place}missing key '{missing[0]}'")
+    for key, kind in required.items():
+        if not isinstance(data[key], kind) or (kind is int and isinstance(data[key], bool)):
+            raise InputError(f"{place}'{key}' must be {_TYPE_NAMES[kind]}, got {shown(data[key])}")
+    return {**optional, **data}
+
+
+def check_integer(value: Any, where: str, *, least: int = 0) -> int:
+    """Return `value` if it is an integer from `least` to `LARGEST`, or raise `InputError` naming `where`."""
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= LARGEST:
+        raise InputError(f"{where} must be an integer from {least} to {LARGEST}, got {shown(value)}")
+    return value
+
+
+def shown(value: Any) -> str:
+    """Return a short spelling of any value for a message."""
+    try:
+        text = repr(value)
+    except ValueError:
+        text = "an integer of too many digits"
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+_TYPE_NAMES: dict[type, str] = {str: "a string", int: "an integer", list: "a list", dict: "an object", bool: "true or false"}
+
+
+def _refuse_constant(constant: str) -> NoReturn:
+    raise InputError(f"holds {constant}, which is not a number in JSON; expected an integer")
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) < len(pairs):
+        seen: set[str] = set()
+        repeated = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+        raise InputError(f"repeats the key {shown(repeated)} in one object")
+    return members

@@ -1,0 +1,425 @@
+"""What is to be planned: one training step as operations over tensors, a link to the host, and a budget."""
+
+import copy
+import hashlib
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate, pairwise
+from typing import Any, Literal, NamedTuple, Self, get_args
+
+from slackswap_opt.files import LARGEST, InputError, check_integer, parse_json, read_json, shown, take, write_text
+
+Phase = Literal["forward", "backward"]
+FORMAT, VERSION = "slackswap-instance", 1
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A storage that the step allocates; views of it are not tensors of their own.
+
+    Attributes
+    ----------
+    name
+        Unique in its instance.
+    size
+        Bytes, 0 or more.
+    swappable
+        Whether it may be copied to host memory and back.
+    kind
+        What it is, for tables only, such as ``"norm output"``.
+    """
+
+    name: str
+    size: int
+    swappable: bool = True
+    kind: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One operation of the step.
+
+    Attributes
+    ----------
+    name
+        Unique in its instance.
+    duration
+        Nanoseconds, 0 or more.
+    reads, writes
+        Numbers of the tensors it reads and writes. One that writes a tensor which another wrote before works in place, and
+        reads it too.
+    workspace
+        Bytes that are alive only while it runs.
+    recomputable
+        Whether it may run again with the same result.
+    phase
+        ``"forward"`` or ``"backward"``.
+    block
+        The layer that it belongs to, or None.
+    """
+
+    name: str
+    duration: int
+    reads: tuple[int, ...] = ()
+    writes: tuple[int, ...] = ()
+    workspace: int = 0
+    recomputable: bool = True
+    phase: Phase = "forward"
+    block: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """The connection between device and host memory.
+
+    Attributes
+    ----------
+    offload_bandwidth, prefetch_bandwidth
+        Bytes per second to the host and back, 1 or more.
+    latency
+        Nanoseconds that every copy takes besides its bytes.
+    duplex
+        Whether both directions work at once; otherwise they share one lane.
+    """
+
+    offload_bandwidth: int
+    prefetch_bandwidth: int
+    latency: int = 0
+    duplex: bool = True
+
+    def offload_time(self, size: int) -> int:
+        """Nanoseconds to copy `size` bytes to the host: latency + ceil(size / bandwidth)."""
+        return self.latency - (-size * 1_000_000_000 // self.offload_bandwidth)
+
+    def prefetch_time(self, size: int) -> int:
+        """Nanoseconds to copy `size` bytes back: latency + ceil(size / bandwidth)."""
+        return self.latency - (-size * 1_000_000_000 // self.prefetch_bandwidth)
+
+
+class IdleInterval(NamedTuple):
+    """A stretch of a tensor's lifetime without access: after operation `start`, until operation `end`."""
+
+    tensor: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Instance:
+    """One training step, what it allocates, and what it may use.
+
+    Attributes
+    ----------
+    name
+        For messages and tables.
+    tensors, operations
+        Referred to by their position. Operations run in this order, forward then backward.
+    link
+        The connection to host memory.
+    budget
+        Bytes that tensors and workspace may hold at any moment, or None for no limit.
+    host_budget
+        Bytes that copies on the host may hold at any moment, or None for no limit.
+
+    Raises
+    ------
+    InputError
+        If a field has a wrong type or range, a name stands twice, a tensor is read before it is written or never written, or
+        an in-place writer does not read what it writes.
+    """
+
+    name: str
+    tensors: tuple[Tensor, ...]
+    operations: tuple[Operation, ...]
+    link: Link
+    budget: int | None = None
+    host_budget: int | None = None
+
+    def __post_init__(self) -> None:
+        _check_string(self.name, "name")
+        _check_link(self.link)
+        for field in ("budget", "host_budget"):
+            if getattr(self, field) is not None:
+                check_integer(getattr(self, field), f"'{field}'")
+        for i, tensor in enumerate(self.tensors):
+            _check_tensor(tensor, f"tensors[{i}]")
+        for t, operation in enumerate(self.operations):
+            _check_operation(operation, f"operations[{t}]", len(self.tensors))
+        _check_unique("tensors", [tensor.name for tensor in self.tensors])
+        _check_unique("operations", [operation.name for operation in self.operations])
+        _check_total("sizes of tensors and workspaces", self._bytes())
+        _check_total("durations", (operation.duration for operation in self.operations))
+        self._check_order()
+
+    def _bytes(self) -> Iterable[int]:
+        yield from (tensor.size for tensor in self.tensors)
+        yield from (operation.workspace for operation in self.operations)
+
+    def _check_order(self) -> None:
+        written: set[int] = set()
+        for t, operation in enumerate(self.operations):
+            for i in operation.reads:
+                if i not in written:
+                    raise InputError(
+                        f"operations[{t}].reads: '{operation.name}' reads tensor {i} ('{self.tensors[i].name}') "
+                        "before any operation has written it"
+                    )
+            for i in operation.writes:
+                if i in written and i not in operation.reads:
+                    raise InputError(
+                        f"operations[{t}].writes: '{operation.name}' writes tensor {i} ('{self.tensors[i].name}') in place, "
+                        "after another operation wrote it, so it must be among its reads too"
+                    )
+            written.update(operation.writes)
+        if unwritten := [i for i in range(len(self.tensors)) if i not in written]:
+            i = unwritten[0]
+            raise InputError(f"tensors[{i}]: '{self.tensors[i].name}' is never written; an operation must write each tensor")
+
+    @cached_property
+    def writers(self) -> tuple[tuple[int, ...], ...]:
+        """For each tensor the operations that write it, in order; those after the first write it in place."""
+        writers: list[list[int]] = [[] for _ in self.tensors]
+        for t, operation in enumerate(self.operations):
+            for i in operation.writes:
+                writers[i].append(t)
+        return tuple(map(tuple, writers))
+
+    @cached_property
+    def accesses(self) -> tuple[tuple[int, ...], ...]:
+        """For each tensor the operations that read or write it, in order: its lifetime is from the first to the last."""
+        accesses: list[list[int]] = [[] for _ in self.tensors]
+        for t, operation in enumerate(self.operations):
+            for i in {*operation.reads, *operation.writes}:
+                accesses[i].append(t)
+        return tuple(map(tuple, accesses))
+
+    @cached_property
+    def idle_intervals(self) -> tuple[IdleInterval, ...]:
+        """Every stretch between two accesses that has an operation inside, by tensor and then by start."""
+        return tuple(
+            IdleInterval(i, start, end)
+            for i, accesses in enumerate(self.accesses)
+            for start, end in pairwise(accesses)
+            if end > start + 1
+        )
+
+    @cached_property
+    def rebuildable(self) -> tuple[bool, ...]:
+        """For each tensor whether running its writers again, in order, gives it back once all of them have run.
+
+        Every writer must be recomputable, must not change another tensor in place, and must read other tensors in the state
+        in which their own last writer left them: earlier states are gone by then.
+        """
+        return tuple(all(self._gives_again(t, i) for t in writers) for i, writers in enumerate(self.writers))
+
+    def _gives_again(self, t: int, tensor: int) -> bool:
+        operation = self.operations[t]
+        return operation.recomputable and all(self.writers[i][-1] < t for i in operation.reads if i != tensor)
+
+    @cached_property
+    def need(self) -> tuple[int, ...]:
+        """For each operation the bytes of its reads, writes and workspace: no schedule can run it in less."""
+        return tuple(
+            operation.workspace + sum(self.tensors[i].size for i in {*operation.reads, *operation.writes})
+            for operation in self.operations
+        )
+
+    @cached_property
+    def keep_all_memory(self) -> tuple[int, ...]:
+        """For each operation the bytes held while it runs when every tensor is kept through its lifetime."""
+        change = [0] * (len(self.operations) + 1)
+        for tensor, accesses in zip(self.tensors, self.accesses, strict=True):
+            change[accesses[0]] += tensor.size
+            change[accesses[-1] + 1] -= tensor.size
+        return tuple(live + operation.workspace for live, operation in zip(accumulate(change), self.operations, strict=False))
+
+    @cached_property
+    def peak(self) -> int:
+        """The unconstrained peak: the most bytes held at once when every tensor is kept through its lifetime."""
+        return max(self.keep_all_memory, default=0)
+
+    @cached_property
+    def ideal(self) -> int:
+        """Nanoseconds of the step with unlimited memory: the sum of all durations."""
+        return sum(operation.duration for operation in self.operations)
+
+    @cached_property
+    def largest_need(self) -> int:
+        """The most bytes that a single operation needs: no schedule fits in less."""
+        return max(self.need, default=0)
+
+    @cached_property
+    def floor(self) -> tuple[int, ...]:
+        """For each operation the bytes that every schedule holds while it runs: its need, and live tensors that cannot leave."""
+        change = [0] * (len(self.operations) + 1)
+        for interval in self.idle_intervals:
+            if not self.tensors[interval.tensor].swappable and not self.can_recompute(interval):
+                change[interval.start + 1] += self.tensors[interval.tensor].size
+                change[interval.end] -= self.tensors[interval.tensor].size
+        return tuple(fixed + need for fixed, need in zip(accumulate(change), self.need, strict=False))
+
+    def can_recompute(self, interval: IdleInterval) -> bool:
+        """Return whether the tensor can be dropped in `interval` and rebuilt: all its writers have run, and can run again."""
+        return self.rebuildable[interval.tensor] and self.writers[interval.tensor][-1] <= interval.start
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A hash of the structure: operations, reads, writes, workspaces, sizes and flags; no names, durations, link or budget."""
+        structure = (
+            [(tensor.size, tensor.swappable) for tensor in self.tensors],
+            [(o.reads, o.writes, o.workspace, o.recomputable) for o in self.operations],
+        )
+        return hashlib.sha256(json.dumps(structure, separators=(",", ":")).encode()).hexdigest()[:32]
+
+    def with_budget(self, budget: int | None) -> Self:
+        """Return this instance under another budget, in bytes."""
+        if budget is not None:
+            check_integer(budget, "'budget'")
+        return self._changed("budget", budget)
+
+    def with_link(self, link: Link) -> Self:
+        """Return this instance behind another link."""
+        _check_link(link)
+        return self._changed("link", link)
+
+    def _changed(self, field: str, value: object) -> Self:
+        # A shallow copy keeps what was derived from operations and tensors: none of it depends on the link or the budget.
+        changed = copy.copy(self)
+        object.__setattr__(changed, field, value)
+        return changed
+
+    def to_json(self) -> str:
+        """Return the instance as JSON text: a line each for a tensor and an operation."""
+        head = {"format": FORMAT, "version": VERSION, "name": self.name, "budget": self.budget, "host_budget": self.host_budget}
+        members = [f'"{key}": {json.dumps(value)}' for key, value in head.items()]
+        members.append(f'"link": {json.dumps(_members(self.link))}')
+        for key, rows in (("tensors", self.tensors), ("operations", self.operations)):
+            lines = ",\n  ".join(json.dumps(_members(row)) for row in rows)
+            members.append(f'"{key}": [\n  {lines}]' if rows else f'"{key}": []')
+        return "{" + ",\n ".join(members) + "}\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Return the instance that `text` describes, or raise `InputError`."""
+        return cls._from_data(parse_json(text))
+
+    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+        """Write the instance to a JSON file; raise `InputError` if it exists and `overwrite` is false."""
+        write_text(path, self.to_json(), overwrite=overwrite)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Return the instance in a JSON file, or raise `InputError` naming file, field and value."""
+        data = read_json(path)
+        try:
+            return cls._from_data(data)
+        except InputError as error:
+            raise InputError(f"{path}: {error}") from None
+
+    @classmethod
+    def _from_data(cls, data: Any) -> Self:
+        required: dict[str, type] = {
+            "format": str,
+            "version": int,
+            "name": str,
+            "link": dict,
+            "tensors": list,
+            "operations": list,
+        }
+        members = take(data, "", required, {"budget": None, "host_budget": None})
+        check_format(members, FORMAT, VERSION)
+        link_keys: dict[str, type] = {"offload_bandwidth": int, "prefetch_bandwidth": int, "latency": int, "duplex": bool}
+        return cls(
+            name=members["name"],
+            tensors=tuple(_tensor(row, f"tensors[{i}]") for i, row in enumerate(members["tensors"])),
+            operations=tuple(_operation(row, f"operations[{t}]") for t, row in enumerate(members["operations"])),
+            link=Link(**take(members["link"], "link", link_keys, {})),
+            budget=members["budget"],
+            host_budget=members["host_budget"],
+        )
+
+
+def check_format(members: dict[str, Any], expected: str, version: int) -> None:
+    """Raise `InputError` unless a file's members say that it has the expected format and version."""
+    if members["format"] != expected:
+        raise InputError(f"'format' must be '{expected}', got {shown(members['format'])}")
+    if members["version"] != version:
+        raise InputError(f"'version' must be {version}, got {shown(members['version'])}")
+
+
+def _tensor(row: Any, where: str) -> Tensor:
+    return Tensor(**take(row, where, {"name": str, "size": int}, {"swappable": True, "kind": ""}))
+
+
+def _operation(row: Any, where: str) -> Operation:
+    defaults = {"workspace": 0, "recomputable": True, "phase": "forward", "block": None}
+    members = take(row, where, {"name": str, "duration": int, "reads": list, "writes": list}, defaults)
+    members["reads"], members["writes"] = tuple(members["reads"]), tuple(members["writes"])
+    return Operation(**members)
+
+
+def _members(row: Tensor | Operation | Link) -> dict[str, Any]:
+    return {field: getattr(row, field) for field in row.__slots__}
+
+
+def _check_string(value: object, where: str) -> None:
+    if not isinstance(value, str):
+        raise InputError(f"'{where}' must be a string, got {shown(value)}")
+
+
+def _check_flag(value: object, where: str) -> None:
+    if not isinstance(value, bool):
+        raise InputError(f"{where} must be true or false, got {shown(value)}")
+
+
+def _check_link(link: Link) -> None:
+    check_integer(link.offload_bandwidth, "link.offload_bandwidth", least=1)
+    check_integer(link.prefetch_bandwidth, "link.prefetch_bandwidth", least=1)
+    check_integer(link.latency, "link.latency")
+    _check_flag(link.duplex, "link.duplex")
+
+
+def _check_tensor(tensor: Tensor, where: str) -> None:
+    _check_string(tensor.name, f"{where}.name")
+    check_integer(tensor.size, f"{where}.size ('{tensor.name}')")
+    _check_flag(tensor.swappable, f"{where}.swappable ('{tensor.name}')")
+    _check_string(tensor.kind, f"{where}.kind")
+
+
+def _check_operation(operation: Operation, where: str, tensors: int) -> None:
+    _check_string(operation.name, f"{where}.name")
+    check_integer(operation.duration, f"{where}.duration ('{operation.name}')")
+    check_integer(operation.workspace, f"{where}.workspace ('{operation.name}')")
+    _check_flag(operation.recomputable, f"{where}.recomputable ('{operation.name}')")
+    if operation.phase not in get_args(Phase):
+        raise InputError(f"{where}.phase ('{operation.name}') must be 'forward' or 'backward', got {shown(operation.phase)}")
+    if operation.block is not None:
+        _check_string(operation.block, f"{where}.block")
+    for field in ("reads", "writes"):
+        numbers = getattr(operation, field)
+        for i in numbers:
+            if isinstance(i, bool) or not isinstance(i, int) or not 0 <= i < tensors:
+                raise InputError(
+                    f"{where}.{field} ('{operation.name}') must hold tensor numbers from 0 to {tensors - 1}, got {shown(i)}"
+                )
+        if len(set(numbers)) < len(numbers):
+            raise InputError(f"{where}.{field} ('{operation.name}') must name each tensor once, got {shown(list(numbers))}")
+
+
+def _check_unique(field: str, names: list[str]) -> None:
+    if len(set(names)) < len(names):
+        first: dict[str, int] = {}
+        for position, name in enumerate(names):
+            if first.setdefault(name, position) != position:
+                raise InputError(
+                    f"{field}[{position}].name must be unique, got {shown(name)}, the name of {field}[{first[name]}] too"
+                )
+
+
+def _check_total(what: str, values: Iterable[int]) -> None:
+    # Half of the 64-bit range, so that sums of two such totals, in numpy or a solver, cannot overflow.
+    if (total := sum(values)) > LARGEST // 2:
+        raise InputError(f"the {what} must add up to at most {LARGEST // 2}, got {total}")

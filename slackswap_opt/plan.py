@@ -1,0 +1,46 @@
+"""What was decided: keep, swap or recompute, an idle interval at a time. Data only."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Self
+
+from slackswap_opt.instance import Instance
+
+
+class Decision(StrEnum):
+    """What happens to a tensor through an idle interval, or after its last access.
+
+    KEEP leaves it on the device, SWAP copies it to the host and back, RECOMPUTE drops it and runs its writers again. DISCARD
+    is for tails only: the tensor is dropped, and where a re-run reads it, it is rebuilt for that moment.
+    """
+
+    KEEP = "keep"
+    SWAP = "swap"
+    RECOMPUTE = "recompute"
+    DISCARD = "discard"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A decision for every idle interval and every tail of an instance.
+
+    Attributes
+    ----------
+    intervals
+        One of KEEP, SWAP, RECOMPUTE for each of `Instance.idle_intervals`, in their order.
+    tails
+        For each tensor, what happens after its last access, until the last re-run that reads it. RECOMPUTE there means that
+        it is rebuilt once and then held, where DISCARD rebuilds it whenever it is wanted.
+    """
+
+    intervals: tuple[Decision, ...]
+    tails: tuple[Decision, ...]
+
+    @classmethod
+    def keep_all(cls, instance: Instance) -> Self:
+        """Return the plan that keeps everything through its lifetime."""
+        return cls((Decision.KEEP,) * len(instance.idle_intervals), (Decision.DISCARD,) * len(instance.tensors))
+
+    def with_intervals(self, changes: dict[int, Decision]) -> "Plan":
+        """Return this plan with other decisions for the idle intervals numbered in `changes`."""
+        return Plan(tuple(changes.get(g, decision) for g, decision in enumerate(self.intervals)), self.tails)

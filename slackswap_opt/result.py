@@ -1,0 +1,88 @@
+"""What a method found for an instance, as judged."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from slackswap_opt.instance import Instance
+from slackswap_opt.plan import Plan
+from slackswap_opt.schedule import Schedule
+from slackswap_opt.timeline import Timeline
+
+
+class Status(StrEnum):
+    """What is known of a result.
+
+    OPTIMAL: the certified gap is within the tolerance. FEASIBLE: a schedule was found. INFEASIBLE: it is proven that none
+    exists. UNKNOWN: none was found, and none is proven impossible.
+    """
+
+    OPTIMAL = "optimal"
+    FEASIBLE = "feasible"
+    INFEASIBLE = "infeasible"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The outcome of one method on one instance; every number of a schedule is the simulator's.
+
+    Attributes
+    ----------
+    status, method
+        What is known, and the name of the method.
+    instance
+        What was solved, with the budget that applied.
+    plan, schedule, timeline
+        The decisions (None where a method gives a schedule only), the instructions, and what the simulator says of them; all
+        None where nothing was found.
+    bound
+        A proven lower bound on the makespan in nanoseconds, or None if none was asked for.
+    runtime
+        Nanoseconds that the method took.
+    solver, solver_status
+        The exact solver and what it reported, or None.
+    message
+        One sentence on why there is no schedule, or that a solver erred; empty otherwise.
+    smallest_budget
+        Where the budget is too small, the smallest in bytes for which a schedule was found; otherwise None.
+    """
+
+    status: Status
+    method: str
+    instance: Instance
+    plan: Plan | None = None
+    schedule: Schedule | None = None
+    timeline: Timeline | None = None
+    bound: int | None = None
+    runtime: int = 0
+    solver: str | None = None
+    solver_status: str | None = None
+    message: str = ""
+    smallest_budget: int | None = None
+
+    @property
+    def makespan(self) -> int | None:
+        """Nanoseconds of the step under the schedule."""
+        return self.timeline.makespan if self.timeline else None
+
+    @property
+    def ideal(self) -> int:
+        """Nanoseconds of the step with unlimited memory."""
+        return self.instance.ideal
+
+    @property
+    def retained(self) -> float | None:
+        """The share of ideal throughput that the schedule keeps: ideal / makespan."""
+        return self.timeline.retained if self.timeline else None
+
+    @property
+    def peak(self) -> int | None:
+        """The most bytes held on the device at any moment."""
+        return self.timeline.peak if self.timeline else None
+
+    @property
+    def gap(self) -> float | None:
+        """The certified gap to the optimum: (makespan - bound) / makespan."""
+        if self.timeline is None or self.bound is None:
+            return None
+        return (self.timeline.makespan - self.bound) / self.timeline.makespan if self.timeline.makespan else 0.0
