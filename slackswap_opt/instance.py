@@ -253,7 +253,7 @@ class Instance:
 
     @cached_property
     def floor(self) -> tuple[int, ...]:
-        """For each operation the bytes that every schedule holds while it runs: its need, and live tensors that cannot leave."""
+        """For each operation the bytes that every schedule holds meanwhile: its need, and live tensors that cannot leave."""
         change = [0] * (len(self.operations) + 1)
         for interval in self.idle_intervals:
             if not self.tensors[interval.tensor].swappable and not self.can_recompute(interval):
@@ -267,7 +267,7 @@ class Instance:
 
     @cached_property
     def fingerprint(self) -> str:
-        """A hash of the structure: operations, reads, writes, workspaces, sizes and flags; no names, durations, link or budget."""
+        """A hash of the structure: operations, reads, writes, workspaces, sizes, flags; no names, durations, link or budget."""
         structure = (
             [(tensor.size, tensor.swappable) for tensor in self.tensors],
             [(o.reads, o.writes, o.workspace, o.recomputable) for o in self.operations],

@@ -187,7 +187,7 @@ _WHY_NOT_OFFLOAD = {
 
 
 def _in_place(instance: Instance) -> dict[int, list[tuple[int, int, int]]]:
-    """For operations on tensors with several writers: tensor, writers that must have run before, and have then (0: it only reads)."""
+    """For operations on tensors with several writers: tensor, how many must have run before, how many have then (0: it reads)."""
     states: dict[int, list[tuple[int, int, int]]] = {}
     for i, writers in enumerate(instance.writers):
         if len(writers) > 1:

@@ -10,8 +10,8 @@ class Timeline:
     Attributes
     ----------
     start, end
-        For each instruction when it begins and ends on its lane: compute for RUN, EVICT and DROP (whose length is the wait), the
-        offload or the prefetch lane for copies.
+        For each instruction when it begins and ends on its lane: compute for RUN, EVICT and DROP (whose length is the wait),
+        the offload or the prefetch lane for copies.
     resident
         For each instruction the bytes of tensors on the device once it is issued.
     memory
