@@ -1,0 +1,46 @@
+"""Results as plain data for JSON: the keys are the fields of `Result`."""
+
+import json
+from typing import Any
+
+from slackswap_opt.instance import Instance
+from slackswap_opt.result import Result
+from slackswap_opt.timeline import Timeline
+
+_SEQUENCES = ("start", "end", "resident", "memory")
+
+
+def result_record(result: Result) -> dict[str, Any]:
+    """Return a result as JSON values: times in ns, sizes in bytes, None where there is nothing to tell.
+
+    The schedule is what `Schedule.save` writes; the timeline is without its sequences, which `simulate` gives back.
+    """
+    return {
+        "status": result.status,
+        "method": result.method,
+        "instance": instance_record(result.instance),
+        "plan": result.plan and {"intervals": list(result.plan.intervals), "tails": list(result.plan.tails)},
+        "schedule": result.schedule and json.loads(result.schedule.to_json()),
+        "timeline": result.timeline and timeline_record(result.timeline),
+        "makespan": result.makespan,
+        "ideal": result.ideal,
+        "retained": result.retained,
+        "peak": result.peak,
+        "bound": result.bound,
+        "gap": result.gap,
+        "runtime": result.runtime,
+        "solver": result.solver,
+        "solver_status": result.solver_status,
+        "message": result.message,
+        "smallest_budget": result.smallest_budget,
+    }
+
+
+def instance_record(instance: Instance) -> dict[str, Any]:
+    """Return what tells an instance from others: its name, fingerprint and budget in bytes."""
+    return {"name": instance.name, "fingerprint": instance.fingerprint, "budget": instance.budget}
+
+
+def timeline_record(timeline: Timeline) -> dict[str, int]:
+    """Return the single numbers of a timeline: times in ns, sizes in bytes."""
+    return {field: getattr(timeline, field) for field in timeline.__slots__ if field not in _SEQUENCES}

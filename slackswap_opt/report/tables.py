@@ -1,0 +1,140 @@
+"""Tables of results for a terminal."""
+
+from collections.abc import Iterable, Sequence
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+from slackswap_opt.instance import Instance
+from slackswap_opt.plan import Decision
+from slackswap_opt.result import Result
+from slackswap_opt.timeline import Timeline
+from slackswap_opt.units import format_percent, format_size, format_time
+
+
+def result_table(result: Result) -> Table:
+    """Return what there is to say of one result, a line a matter."""
+    rows = [("status", result.status.value), ("method", result.method)]
+    if result.solver:
+        rows.append(("solver", ": ".join(filter(None, (result.solver, result.solver_status)))))
+    if result.message:
+        rows.append(("message", result.message))
+    if result.smallest_budget is not None:
+        rows.append(("smallest budget", exact_size(result.smallest_budget)))
+    rows += timeline_rows(result.instance, result.timeline) if result.timeline else instance_rows(result.instance)
+    if result.plan:
+        rows += [(f"{decision}", decided(result, decision)) for decision in (Decision.KEEP, Decision.SWAP, Decision.RECOMPUTE)]
+    if result.bound is not None:
+        rows.append(("bound", format_time(result.bound)))
+    if result.gap is not None:
+        rows.append(("gap", f"{format_percent(result.gap)} at most between this makespan and the shortest"))
+    rows.append(("planned in", format_time(result.runtime)))
+    return _sheet(result.instance.name, rows)
+
+
+def timeline_table(instance: Instance, timeline: Timeline) -> Table:
+    """Return what the judge says of a schedule, a line a matter."""
+    return _sheet(instance.name, timeline_rows(instance, timeline))
+
+
+def instance_rows(instance: Instance) -> list[tuple[str, str]]:
+    """Return what is known of an instance without a schedule."""
+    return [
+        ("budget", "none" if instance.budget is None else exact_size(instance.budget)),
+        ("unconstrained peak", exact_size(instance.peak)),
+        ("ideal", format_time(instance.ideal)),
+    ]
+
+
+def timeline_rows(instance: Instance, timeline: Timeline) -> list[tuple[str, str]]:
+    """Return the cost and the memory of a schedule beside the ideal and the budget."""
+    over = timeline.makespan - timeline.ideal
+    offload, prefetch = format_time(timeline.offload_stall), format_time(timeline.prefetch_stall)
+    budget = "no budget" if instance.budget is None else f"a budget of {format_size(instance.budget)}"
+    return [
+        ("retained", f"{format_percent(timeline.retained)} of ideal throughput"),
+        ("makespan", f"{format_time(timeline.makespan)}, ideal {format_time(timeline.ideal)}, overhead {format_time(over)}"),
+        ("peak", f"{format_size(timeline.peak)} of {budget}, unconstrained {format_size(instance.peak)}"),
+        (
+            "stalls",
+            f"{offload} for copies out, {prefetch} for copies back",
+        ),
+        ("recompute", f"{format_time(timeline.recompute_time)} in {timeline.recomputed} operations"),
+        ("moved", f"{format_size(timeline.offloaded)} to the host, {format_size(timeline.prefetched)} back"),
+        ("host peak", format_size(timeline.host_peak)),
+    ]
+
+
+def decided(result: Result, decision: Decision) -> str:
+    """Return how many of the tensors that lie idle have an interval with this decision, and their bytes.
+
+    A tensor counts as kept if all of its intervals are.
+    """
+    if result.plan is None:
+        return "-"
+    taken: dict[int, set[Decision]] = {}
+    for interval, made in zip(result.instance.idle_intervals, result.plan.intervals, strict=True):
+        taken.setdefault(interval.tensor, set()).add(made)
+    if decision is Decision.KEEP:
+        chosen = [i for i, made in taken.items() if made == {Decision.KEEP}]
+    else:
+        chosen = [i for i, made in taken.items() if decision in made]
+    return f"{len(chosen)} of {len(taken)} idle tensors, {format_size(sum(result.instance.tensors[i].size for i in chosen))}"
+
+
+def compare_table(results: Sequence[Result]) -> Table:
+    """Return results side by side, a line each, in the order given."""
+    gaps = any(result.gap is not None for result in results)
+    columns = ["model", "method", "status", "retained", "makespan", "peak", "budget", "stalls", "recompute", "moved"]
+    table = Table(*columns, *(["gap"] if gaps else []), "planned in", box=SIMPLE_HEAD, pad_edge=False)
+    for column in table.columns[3:]:
+        column.justify = "right"
+    for column in table.columns:
+        column.no_wrap = True
+    for result in results:
+        budget = result.instance.budget
+        cells = [result.instance.name, result.method, result.status.value, *_cost(result)]
+        cells.insert(6, "none" if budget is None else format_size(budget))
+        if gaps:
+            cells.append("-" if result.gap is None else format_percent(result.gap))
+        table.add_row(*cells, format_time(result.runtime))
+    return table
+
+
+def choice_table(title: str, columns: Iterable[str], rows: Iterable[Sequence[str]]) -> Table:
+    """Return a titled list of things to choose from, their names in the first column."""
+    table = Table(*columns, title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    table.columns[0].no_wrap = True
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def exact_size(size: int) -> str:
+    """Return bytes for a reader, with the exact number that can be given back as a budget."""
+    short = format_size(size)
+    return short if size < 1000 else f"{short} ({size}B)"
+
+
+def _cost(result: Result) -> list[str]:
+    timeline = result.timeline
+    if timeline is None:
+        need = "-" if result.smallest_budget is None else f"needs {format_size(result.smallest_budget)}"
+        return ["-", "-", need, "-", "-", "-"]
+    return [
+        format_percent(timeline.retained),
+        format_time(timeline.makespan),
+        format_size(timeline.peak),
+        format_time(timeline.offload_stall + timeline.prefetch_stall),
+        format_time(timeline.recompute_time),
+        format_size(timeline.offloaded + timeline.prefetched),
+    ]
+
+
+def _sheet(title: str, rows: Iterable[tuple[str, str]]) -> Table:
+    table = Table(title=title, title_justify="left", box=None, show_header=False, pad_edge=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    return table
