@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slackswap_opt.files import LARGEST, InputError
+from slackswap_opt.files import LARGEST, InputError, shown
 from slackswap_opt.units import (
     format_bandwidth,
     format_percent,
@@ -68,8 +68,8 @@ def test_any_text_is_read_or_refused_with_the_reason(text: str) -> None:
         except InputError as error:
             refusal = str(error)
         else:
-            refusal = repr(text) if 0 <= outcome <= LARGEST else "read as something out of range"
-        assert repr(text) in refusal
+            refusal = shown(text) if 0 <= outcome <= LARGEST else "read as something out of range"
+        assert shown(text) in refusal
 
 
 @pytest.mark.parametrize(
