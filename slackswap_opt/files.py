@@ -91,6 +91,10 @@ def check_target(path: str | os.PathLike[str], *, overwrite: bool) -> None:
         raise InputError(f"{path}: is a folder; expected the name of a file to write")
     if not target.parent.is_dir():
         raise InputError(f"{path}: its folder does not exist")
+    if not os.access(target.parent, os.W_OK):
+        raise InputError(f"{path}: its folder does not allow writing")
+    if target.exists() and not target.is_file():
+        raise InputError(f"{path}: is not a regular file; expected the name of a file to write")
     if target.exists() and not overwrite:
         raise InputError(f"{path}: exists already; choose another name, or allow it to be overwritten (--force)")
 
