@@ -30,12 +30,16 @@ class Tensor:
         Whether it may be copied to host memory and back.
     kind
         What it is, for tables only, such as ``"norm output"``.
+    held
+        Stretches (first, last) of operations, in order, through which something outside the plan keeps it alive, such as a
+        variable of the training script: from the first run of `first` to that of `last` it cannot leave the device.
     """
 
     name: str
     size: int
     swappable: bool = True
     kind: str = ""
+    held: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +131,8 @@ class Instance:
     Raises
     ------
     InputError
-        If a field has a wrong type or range, a name stands twice, a tensor is read before it is written or never written, or
-        an in-place writer does not read what it writes.
+        If a field has a wrong type or range, a name stands twice, a tensor is read or held before it is written or never
+        written, or an in-place writer does not read what it writes.
     """
 
     name: str
@@ -145,7 +149,7 @@ class Instance:
             if getattr(self, field) is not None:
                 check_integer(getattr(self, field), f"'{field}'")
         for i, tensor in enumerate(self.tensors):
-            _check_tensor(tensor, f"tensors[{i}]")
+            _check_tensor(tensor, f"tensors[{i}]", len(self.operations))
         for t, operation in enumerate(self.operations):
             _check_operation(operation, f"operations[{t}]", len(self.tensors))
         _check_unique("tensors", [tensor.name for tensor in self.tensors])
@@ -177,6 +181,9 @@ class Instance:
         if unwritten := [i for i in range(len(self.tensors)) if i not in written]:
             i = unwritten[0]
             raise InputError(f"tensors[{i}]: '{self.tensors[i].name}' is never written; an operation must write each tensor")
+        for i, tensor in enumerate(self.tensors):
+            if tensor.held and tensor.held[0][0] < self.writers[i][0]:
+                raise InputError(f"tensors[{i}].held: '{tensor.name}' is held before any operation has written it")
 
     @cached_property
     def writers(self) -> tuple[tuple[int, ...], ...]:
@@ -189,11 +196,15 @@ class Instance:
 
     @cached_property
     def accesses(self) -> tuple[tuple[int, ...], ...]:
-        """For each tensor the operations that read or write it, in order: its lifetime is from the first to the last."""
+        """For each tensor the operations that read or write it or hold it: its lifetime is from the first to the last."""
         accesses: list[list[int]] = [[] for _ in self.tensors]
         for t, operation in enumerate(self.operations):
             for i in {*operation.reads, *operation.writes}:
                 accesses[i].append(t)
+        for i, tensor in enumerate(self.tensors):
+            if tensor.held:
+                held = (t for first, last in tensor.held for t in range(first, last + 1))
+                accesses[i] = sorted({*accesses[i], *held})
         return tuple(map(tuple, accesses))
 
     @cached_property
@@ -221,11 +232,12 @@ class Instance:
 
     @cached_property
     def need(self) -> tuple[int, ...]:
-        """For each operation the bytes of its reads, writes and workspace: no schedule can run it in less."""
-        return tuple(
-            operation.workspace + sum(self.tensors[i].size for i in {*operation.reads, *operation.writes})
-            for operation in self.operations
-        )
+        """For each operation the bytes of its reads, writes, workspace and what is held: no schedule can run it in less."""
+        need = [operation.workspace for operation in self.operations]
+        for tensor, accesses in zip(self.tensors, self.accesses, strict=True):
+            for t in accesses:
+                need[t] += tensor.size
+        return tuple(need)
 
     @cached_property
     def keep_all_memory(self) -> tuple[int, ...]:
@@ -269,7 +281,7 @@ class Instance:
     def fingerprint(self) -> str:
         """A hash of the structure: operations, reads, writes, workspaces, sizes, flags; no names, durations, link or budget."""
         structure = (
-            [(tensor.size, tensor.swappable) for tensor in self.tensors],
+            [(tensor.size, tensor.swappable, *tensor.held) for tensor in self.tensors],
             [(o.reads, o.writes, o.workspace, o.recomputable) for o in self.operations],
         )
         return hashlib.sha256(json.dumps(structure, separators=(",", ":")).encode()).hexdigest()[:32]
@@ -351,7 +363,11 @@ def check_format(members: dict[str, Any], expected: str, version: int) -> None:
 
 
 def _tensor(row: Any, where: str) -> Tensor:
-    return Tensor(**take(row, where, {"name": str, "size": int}, {"swappable": True, "kind": ""}))
+    members = take(row, where, {"name": str, "size": int}, {"swappable": True, "kind": "", "held": []})
+    if not isinstance(members["held"], list):
+        raise InputError(f"{where}.held must be a list of pairs, got {shown(members['held'])}")
+    members["held"] = tuple(tuple(stretch) if isinstance(stretch, list) else stretch for stretch in members["held"])
+    return Tensor(**members)
 
 
 def _operation(row: Any, where: str) -> Operation:
@@ -362,7 +378,7 @@ def _operation(row: Any, where: str) -> Operation:
 
 
 def _members(row: Tensor | Operation | Link) -> dict[str, Any]:
-    return {field: getattr(row, field) for field in row.__slots__}
+    return {field: getattr(row, field) for field in row.__slots__ if field != "held" or getattr(row, field)}
 
 
 def _check_string(value: object, where: str) -> None:
@@ -382,11 +398,20 @@ def _check_link(link: Link) -> None:
     _check_flag(link.duplex, "link.duplex")
 
 
-def _check_tensor(tensor: Tensor, where: str) -> None:
+def _check_tensor(tensor: Tensor, where: str, operations: int) -> None:
     _check_string(tensor.name, f"{where}.name")
     check_integer(tensor.size, f"{where}.size ('{tensor.name}')")
     _check_flag(tensor.swappable, f"{where}.swappable ('{tensor.name}')")
     _check_string(tensor.kind, f"{where}.kind")
+    end = -1
+    for stretch in tensor.held:
+        pair = isinstance(stretch, tuple) and len(stretch) == 2 and all(type(t) is int for t in stretch)
+        if not pair or not end < stretch[0] <= stretch[1] < operations:
+            raise InputError(
+                f"{where}.held ('{tensor.name}') must hold pairs (first, last) of operations below {operations}, one after the "
+                f"other, got {shown(stretch)}"
+            )
+        end = stretch[1]
 
 
 def _check_operation(operation: Operation, where: str, tensors: int) -> None:

@@ -35,6 +35,7 @@ def simulate(instance: Instance, schedule: Schedule) -> Timeline:
     sizes = [tensor.size for tensor in instance.tensors]
     operations = [(o.reads, o.writes, o.duration, o.workspace, o.recomputable) for o in instance.operations]
     in_place = _in_place(instance)
+    held, holds = [tensor.held for tensor in instance.tensors], _holds(instance)
     run, offload, evict, prefetch = Action.RUN, Action.OFFLOAD, Action.EVICT, Action.PREFETCH
     final_prefetches = _final_prefetches(schedule, len(sizes))
     budget = instance.budget if instance.budget is not None else sum(sizes) + sum(instance.need)
@@ -66,12 +67,13 @@ def simulate(instance: Instance, schedule: Schedule) -> Timeline:
         used = resident
         if action is run:
             reads, writes, duration, workspace, recomputable = operations[target]
-            for i in reads:
+            for i in reads if target != next_operation else (*reads, *holds.get(target, ())):
                 if state[i] != _RESIDENT:
                     if state[i] == _ARRIVING:
                         arrive(i)
                     elif state[i] == _ABSENT:
-                        fault(f"it reads tensor {i} ('{instance.tensors[i].name}'), which is not resident")
+                        use = "reads" if i in reads else "begins to hold"
+                        fault(f"it {use} tensor {i} ('{instance.tensors[i].name}'), which is not resident")
             if target == next_operation:
                 next_operation += 1
             elif target > next_operation:
@@ -133,6 +135,9 @@ def simulate(instance: Instance, schedule: Schedule) -> Timeline:
             version[target] = host_version[target]
         else:
             start = clock
+            for first, last in held[target]:
+                if first < next_operation <= last:
+                    fault(f"the tensor is held outside the plan until operation {last} has run")
             if action is evict:
                 if state[target] != _LEAVING:
                     fault("no offload of the tensor is under way")
@@ -186,8 +191,19 @@ _WHY_NOT_OFFLOAD = {
 }
 
 
+def _holds(instance: Instance) -> dict[int, list[int]]:
+    """For operations at which a stretch of being held begins: the tensors that they neither read nor write."""
+    holds: dict[int, list[int]] = {}
+    for i, tensor in enumerate(instance.tensors):
+        for first, _ in tensor.held:
+            operation = instance.operations[first]
+            if i not in operation.reads and i not in operation.writes:
+                holds.setdefault(first, []).append(i)
+    return holds
+
+
 def _in_place(instance: Instance) -> dict[int, list[tuple[int, int, int]]]:
-    """For operations on tensors with several writers: tensor, how many must have run before, how many have then (0: it reads)."""
+    """For operations on tensors of several writers: tensor, how many must have run before, how many have then (0: reads)."""
     states: dict[int, list[tuple[int, int, int]]] = {}
     for i, writers in enumerate(instance.writers):
         if len(writers) > 1:
