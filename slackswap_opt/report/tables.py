@@ -11,6 +11,8 @@ from slackswap_opt.result import Result
 from slackswap_opt.timeline import Timeline
 from slackswap_opt.units import format_percent, format_size, format_time
 
+_DECIDED = {"kept": Decision.KEEP, "swapped": Decision.SWAP, "recomputed": Decision.RECOMPUTE}
+
 
 def result_table(result: Result) -> Table:
     """Return what there is to say of one result, a line a matter."""
@@ -23,7 +25,7 @@ def result_table(result: Result) -> Table:
         rows.append(("smallest budget", exact_size(result.smallest_budget)))
     rows += timeline_rows(result.instance, result.timeline) if result.timeline else instance_rows(result.instance)
     if result.plan:
-        rows += [(f"{decision}", decided(result, decision)) for decision in (Decision.KEEP, Decision.SWAP, Decision.RECOMPUTE)]
+        rows += [(word, decided(result, decision)) for word, decision in _DECIDED.items()]
     if result.bound is not None:
         rows.append(("bound", format_time(result.bound)))
     if result.gap is not None:
