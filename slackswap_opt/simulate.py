@@ -67,14 +67,15 @@ def simulate(instance: Instance, schedule: Schedule) -> Timeline:
         used = resident
         if action is run:
             reads, writes, duration, workspace, recomputable = operations[target]
-            for i in reads if target != next_operation else (*reads, *holds.get(target, ())):
+            first = target == next_operation
+            for i in (*reads, *holds.get(target, ())) if first else reads:
                 if state[i] != _RESIDENT:
                     if state[i] == _ARRIVING:
                         arrive(i)
                     elif state[i] == _ABSENT:
                         use = "reads" if i in reads else "begins to hold"
                         fault(f"it {use} tensor {i} ('{instance.tensors[i].name}'), which is not resident")
-            if target == next_operation:
+            if first:
                 next_operation += 1
             elif target > next_operation:
                 fault(f"operation {next_operation} has not run; first runs keep the order of the instance")
@@ -94,7 +95,7 @@ def simulate(instance: Instance, schedule: Schedule) -> Timeline:
                 elif i not in reads:
                     second_copies += sizes[i]
             for i, before, after in in_place.get(target, ()):
-                if before and version[i] != before:
+                if before and version[i] != before and (first or i in reads):
                     fault(f"it needs tensor {i} ('{instance.tensors[i].name}') after {before} of its writers, not {version[i]}")
                 if after and (before or not version[i]):
                     version[i] = after
@@ -135,8 +136,8 @@ def simulate(instance: Instance, schedule: Schedule) -> Timeline:
             version[target] = host_version[target]
         else:
             start = clock
-            for first, last in held[target]:
-                if first < next_operation <= last:
+            for since, last in held[target]:
+                if since < next_operation <= last:
                     fault(f"the tensor is held outside the plan until operation {last} has run")
             if action is evict:
                 if state[target] != _LEAVING:

@@ -70,6 +70,14 @@ def test_running_again_does_not_need_what_was_held() -> None:
     assert judge(*head, ("drop", 2), ("run", 4), ("drop", 1), ("prefetch", 0), ("run", 5)) == 8
 
 
+def test_running_again_does_not_need_the_last_state_of_what_was_held() -> None:
+    # g changes x in place, and h only ran while x was held; h runs again with x away.
+    operations = (STEP.operations[0], Operation("g", 10, reads=(0,), writes=(0, 1)), *STEP.operations[2:])
+    instance = Instance(STEP.name, STEP.tensors, operations, STEP.link)
+    head = (("run", 0), ("run", 1), ("run", 2), ("drop", 2), ("offload", 0), ("evict", 0), ("run", 2), ("run", 3))
+    assert judge(*head, ("drop", 2), ("run", 4), ("drop", 1), ("prefetch", 0), ("run", 5), instance=instance) == 8
+
+
 def test_files_keep_what_is_held_and_say_nothing_where_nothing_is() -> None:
     text = STEP.to_json()
     assert Instance.from_json(text) == STEP
