@@ -190,9 +190,11 @@ class OffloadLane:
         return self.swaps[n].issue < 0 and not self.swaps[n].kept
 
     def host_has_room(self, size: int) -> bool:
+        """Whether the host budget allows another copy of `size` bytes now."""
         return self.instance.host_budget is None or self.host + size <= self.instance.host_budget
 
     def issue(self, n: int, e: int) -> None:
+        """Queue the offload of swap `n` on the lane."""
         swap = self.swaps[n]
         swap.issue = e
         self.host += swap.size
@@ -202,6 +204,7 @@ class OffloadLane:
             heappush(self.leaving, (self.finish[n], n))
 
     def evict(self, n: int, e: int) -> None:
+        """Free the tensor of swap `n`, if it has not left yet."""
         swap = self.swaps[n]
         if not swap.kept and swap.evict < 0:
             swap.evict = e

@@ -1,7 +1,7 @@
 """From a plan to a schedule: re-runs just in time, copies out as early and copies back as late as the lanes allow.
 
 The run list fixes what each event needs. Copies under way add to it: a tensor lingers until its offload has ended, and is
-allocated when its prefetch is issued. Both are moved when the budget has no room, and compute waits only where nothing else fits.
+allocated when its prefetch is issued. Both are moved when the budget has no room; compute waits only where nothing else fits.
 """
 
 from itertools import accumulate
@@ -11,7 +11,7 @@ import numpy as np
 
 from slackswap_opt.instance import Instance
 from slackswap_opt.lanes import OffloadLane, Swap, fetch_in_time, swaps_of
-from slackswap_opt.plan import Decision, Plan
+from slackswap_opt.plan import Plan
 from slackswap_opt.runlist import PlacementError, RunList, run_list
 from slackswap_opt.schedule import Action, Instruction, Schedule
 from slackswap_opt.simulate import simulate
@@ -70,7 +70,10 @@ def _on_axis(instance: Instance, runs: RunList, axis: list[int]) -> Placement:
 def _instructions(runs: RunList, swaps: list[Swap]) -> list[Instruction]:
     """Write down events and copies; at a position: drops, offloads, evictions, then prefetches."""
     positions = len(runs.events) + 1
-    drops, offloads, evictions, fetches = ([[] for _ in range(positions)] for _ in range(4))
+    drops: list[list[Instruction]] = [[] for _ in range(positions)]
+    offloads: list[list[Instruction]] = [[] for _ in range(positions)]
+    evictions: list[list[Instruction]] = [[] for _ in range(positions)]
+    fetches: list[list[tuple[int, Instruction]]] = [[] for _ in range(positions)]
     travelling = {id(swap.out) for swap in swaps if swap.kept or swap.copies}
     for stays in runs.stays:
         for stay in stays:

@@ -117,6 +117,7 @@ class _Walk:
         self.passing = passing
         self.tails = plan.tails
         self.leaving = _leaving(instance, plan)
+        self.wanted = _wanted(instance)
         self.events: list[int] = []
         self.extra: list[int] = []
         self.stays: list[list[Stay]] = [[] for _ in range(tensors)]
@@ -131,8 +132,8 @@ class _Walk:
 
     def runs(self) -> RunList:
         """Walk through all operations."""
-        for t, operation in enumerate(self.instance.operations):
-            for i in operation.reads:
+        for t, wanted in enumerate(self.wanted):
+            for i in wanted:
                 if self.away[i] is not Decision.SWAP and not self.usable(i, t):
                     self.rebuild(i)
             self.append(t, rerun=False)
@@ -148,9 +149,11 @@ class _Walk:
         """Close the stay of tensor `i` after operation `t`, unless it is a tail that is kept."""
         stay = self.here[i]
         self.away[i], self.since[i] = decision, t
-        if decision is not Decision.KEEP and stay is not None:
-            stay.leaves = decision
-            self.close(stay)
+        if stay is not None:
+            stay.last = len(self.events) - 1
+            if decision is not Decision.KEEP:
+                stay.leaves = decision
+                self.close(stay)
 
     def close(self, stay: Stay) -> None:
         self.stays[stay.tensor].append(stay)
@@ -158,11 +161,10 @@ class _Walk:
         self.state[stay.tensor] = 0
 
     def end_batch(self, t: int) -> None:
-        """Close what this batch rebuilt, as of its last use, unless operation `t` wanted it or the plan holds it from now on."""
-        operation = self.instance.operations[t]
+        """Close what this batch rebuilt, as of its last use, unless operation `t` wanted it or the plan holds it now."""
         for i in self.rebuilt:
             stay = self.here[i]
-            if stay is None or stay.fetched or i in operation.reads:
+            if stay is None or stay.fetched or i in self.wanted[t]:
                 continue
             interval = (i, self.since[i])
             if self.away[i] is not Decision.RECOMPUTE or interval in self.passing:
@@ -211,7 +213,7 @@ class _Walk:
         operation, event = self.instance.operations[t], len(self.events)
         self.events.append(t)
         extra = operation.workspace
-        for i in operation.reads:
+        for i in operation.reads if rerun else self.wanted[t]:
             stay = self.here[i]
             if stay is None or not self.usable(i, t):
                 if stay is not None:
@@ -256,6 +258,16 @@ def _leaving(instance: Instance, plan: Plan) -> list[list[tuple[int, Decision]]]
     for i, decision in enumerate(plan.tails):
         leaving[instance.accesses[i][-1]].append((i, decision))
     return leaving
+
+
+def _wanted(instance: Instance) -> list[tuple[int, ...]]:
+    """For each operation what must be on the device before its first run: its reads, and what begins to be held there."""
+    wanted = [operation.reads for operation in instance.operations]
+    for i, tensor in enumerate(instance.tensors):
+        for first, _ in tensor.held:
+            if i not in wanted[first] and i not in instance.operations[first].writes:
+                wanted[first] = (*wanted[first], i)
+    return wanted
 
 
 def _cannot(instance: Instance, interval: IdleInterval, what: str, why: str) -> str:
