@@ -10,14 +10,13 @@ import numpy as np
 import pytest
 from matplotlib.collections import PolyCollection
 from matplotlib.lines import Line2D
-from rich.console import Console
 from rich.table import Table
 
 from slackswap_opt.files import InputError
 from slackswap_opt.plan import Decision
 from slackswap_opt.report.plots import plot, plot_lanes, plot_memory, plot_timeline
 from slackswap_opt.report.records import result_record
-from slackswap_opt.report.tables import compare_table, exact_size, result_table, timeline_table
+from slackswap_opt.report.tables import compare_table, exact_size, rendered, result_table, timeline_table
 from slackswap_opt.result import Result, Status
 from slackswap_opt.schedule import Schedule
 from slackswap_opt.units import parse_size
@@ -29,10 +28,7 @@ NOTHING = Result(Status.INFEASIBLE, "keep-all", STEP, message="operation 'h' nee
 
 def text(table: Table) -> str:
     """The printed table with one space between words."""
-    console = Console(width=200, color_system=None, markup=False)
-    with console.capture() as capture:
-        console.print(table)
-    return "\n".join(" ".join(line.split()) for line in capture.get().splitlines())
+    return "\n".join(" ".join(line.split()) for line in rendered([table]).splitlines())
 
 
 def bars(of: Result, name: str) -> list[tuple[float, float]]:

@@ -1,8 +1,10 @@
 """Tables of results for a terminal."""
 
+import io
 from collections.abc import Iterable, Sequence
 
 from rich.box import SIMPLE_HEAD
+from rich.console import Console
 from rich.table import Table
 
 from slackswap_opt.instance import Instance
@@ -110,6 +112,30 @@ def choice_table(title: str, columns: Iterable[str], rows: Iterable[Sequence[str
     for row in rows:
         table.add_row(*row)
     return table
+
+
+def rendered(tables: Iterable[Table], *, encoding: str = "utf-8", terminal: bool = False) -> str:
+    """Return tables as text.
+
+    Parameters
+    ----------
+    tables
+        What to print, from top to bottom.
+    encoding
+        That of the output; what it cannot spell is escaped.
+    terminal
+        Whether the output has a width and knows styles.
+    """
+    page = io.TextIOWrapper(io.BytesIO(), encoding=encoding, errors="backslashreplace")
+    # Names come from files: what looks like markup or an emoji code in them is text.
+    console = Console(
+        file=page, force_terminal=terminal, width=None if terminal else 160, markup=False, emoji=False, highlight=False
+    )
+    for table in tables:
+        console.width = max(console.width, console.measure(table, options=console.options.update(width=1000)).minimum)
+        console.print(table)
+    page.seek(0)
+    return "\n".join(line.rstrip() for line in page)
 
 
 def exact_size(size: int) -> str:
