@@ -1,1 +1,103 @@
-"""Training steps to plan: models by the count of their storages, random graphs, saved profiles."""
+"""Training steps to plan: models by the count of their storages, random graphs, saved profiles.
+
+Every figure of a model follows from its parameters: ``load("gpt2-xl", batch=4, hardware="h100")``.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from slackswap_opt import hardware as devices
+from slackswap_opt.files import InputError, shown
+from slackswap_opt.hardware import Hardware
+from slackswap_opt.instance import Instance
+from slackswap_opt.instances.convolutional import RESNET_50, resnet50
+from slackswap_opt.instances.parameters import Parameter, Value, described, look_up
+from slackswap_opt.instances.synthetic import CHAIN, LAYERED, chain, layered, random_instance
+from slackswap_opt.instances.transformers import BERT_LARGE, GPT2_XL, LLAMA_7B, bert, gpt2, llama
+
+__all__ = ["Parameter", "load", "names", "parameters", "parse", "random_instance"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Model:
+    """A name's default parameters, and what builds a step from its name, parameters and hardware."""
+
+    defaults: Any
+    build: Callable[[str, Any, Hardware], Instance]
+
+
+_MODELS = {
+    "bert-large": _Model(BERT_LARGE, bert),
+    "gpt2-xl": _Model(GPT2_XL, gpt2),
+    "llama-7b": _Model(LLAMA_7B, llama),
+    "resnet-50": _Model(RESNET_50, resnet50),
+    "chain": _Model(CHAIN, chain),
+    "random": _Model(LAYERED, layered),
+}
+_HARDWARE = Parameter("hardware", "a100-40gb", "device and link that durations and copies are for", devices.names())
+
+
+def names() -> tuple[str, ...]:
+    """Return the names that `load` knows."""
+    return tuple(_MODELS)
+
+
+def parameters(name: str) -> dict[str, Parameter]:
+    """Return what can be chosen about a model, by name: each with its default, its meaning and its range.
+
+    Raises
+    ------
+    InputError
+        If there is no model of that name.
+    """
+    return {**described(_model(name).defaults), "hardware": _HARDWARE}
+
+
+def parse(name: str, settings: Mapping[str, str]) -> dict[str, Value]:
+    """Return the values that the texts of `settings` spell for parameters of a model, as `load` takes them.
+
+    Raises
+    ------
+    InputError
+        If there is no such model or parameter, or a text spells no value that it can have.
+    """
+    known = parameters(name)
+    return {key: look_up(name, known, key).parse(text) for key, text in settings.items()}
+
+
+def load(name: str, *, hardware: Value | Hardware = "a100-40gb", **chosen: Value) -> Instance:
+    """Return the training step of a model.
+
+    Parameters
+    ----------
+    name
+        One of `names`.
+    hardware
+        The device and link that durations and copies are for, by name or as they are.
+    **chosen
+        Values of `parameters`; the others have their defaults.
+
+    Raises
+    ------
+    InputError
+        If there is no such model, parameter or hardware, or a value is out of its range.
+
+    Examples
+    --------
+    >>> load("chain", blocks=3).peak
+    400000000
+    """
+    model, known = _model(name), parameters(name)
+    values = {key: look_up(name, known, key).check(value) for key, value in chosen.items()}
+    device = devices.get(hardware)
+    changes = [f"{key}={value}" for key, value in values.items() if value != known[key].default]
+    if device.name != _HARDWARE.default:
+        changes.append(f"hardware={device.name}")
+    return model.build(" ".join([name, *changes]), replace(model.defaults, **values), device)
+
+
+def _model(name: str) -> _Model:
+    if name not in _MODELS:
+        raise InputError(f"unknown model {shown(name)}; choose from {', '.join(_MODELS)}")
+    return _MODELS[name]
