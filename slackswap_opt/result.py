@@ -1,5 +1,6 @@
 """What a method found for an instance, as judged."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -86,3 +87,60 @@ class Result:
         if self.timeline is None or self.bound is None:
             return None
         return (self.timeline.makespan - self.bound) / self.timeline.makespan if self.timeline.makespan else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a method returns, before it is judged: a plan or a schedule, and a solver's report.
+
+    Attributes
+    ----------
+    plan, schedule
+        The decisions, and their placement; without a schedule the plan is placed by whoever judges it. Both None if none was
+        found.
+    infeasible
+        Whether it is proven that no schedule exists.
+    solver, solver_status
+        The exact solver and what it reported, or None.
+    message
+        One sentence on why there is no plan, or that a solver erred; empty otherwise.
+    bound
+        A proven lower bound on the makespan in nanoseconds that came with the answer, or None.
+    """
+
+    plan: Plan | None = None
+    schedule: Schedule | None = None
+    infeasible: bool = False
+    solver: str | None = None
+    solver_status: str | None = None
+    message: str = ""
+    bound: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a method is, for a caller that watches it.
+
+    Attributes
+    ----------
+    elapsed
+        Seconds since it began.
+    makespan, bound
+        The best makespan so far and the proven lower bound, in nanoseconds; None where there is none yet.
+    """
+
+    elapsed: float
+    makespan: int | None
+    bound: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a caller may ask of any method; `solve` describes each."""
+
+    solver: str | None = None
+    tolerance: float = 1e-4
+    time_limit: float | None = None
+    threads: int | None = None
+    seed: int = 0
+    on_progress: Callable[[Progress], None] | None = None

@@ -14,7 +14,20 @@ from slackswap_opt.plan import Decision, Plan
 
 
 class PlacementError(Exception):
-    """A plan that no schedule carries out: its message names the operation and the tensor or the bytes at fault."""
+    """A plan that no schedule carries out: its message names the operation and the tensor or the bytes at fault.
+
+    Attributes
+    ----------
+    operation
+        The operation that needs more than the budget, with the re-runs just before it; -1 if something else is at fault.
+    excess
+        By how many bytes.
+    """
+
+    def __init__(self, message: str, operation: int = -1, excess: int = 0) -> None:
+        super().__init__(message)
+        self.operation = operation
+        self.excess = excess
 
 
 @dataclass(slots=True)
@@ -67,6 +80,10 @@ class RunList:
     stays: tuple[tuple[Stay, ...], ...]
     extra: tuple[int, ...]
 
+    def wanted_by(self, event: int) -> int:
+        """Return the operation before whose first run an event stands, or whose first run it is."""
+        return max(self.events[: event + 1]) + (self.events[event] < max(self.events[: event + 1]))
+
     def memory(self, instance: Instance) -> list[int]:
         """For each event the bytes that must be on the device while it runs, copies under way left out."""
         change = [0] * (len(self.events) + 1)
@@ -103,8 +120,9 @@ def run_list(instance: Instance, plan: Plan) -> RunList:
         }
         if given_up <= passing:
             e = min(worst, key=lambda event: (-memory[event], event))
-            operation = instance.operations[runs.events[e]]
-            raise PlacementError(f"operation '{operation.name}' needs {memory[e]} bytes under this plan, budget {budget}")
+            name = instance.operations[runs.events[e]].name
+            message = f"operation '{name}' needs {memory[e]} bytes under this plan, over the budget of {budget}"
+            raise PlacementError(message, runs.wanted_by(e), memory[e] - budget)
         passing |= {early for early in given_up if early}
 
 

@@ -1,0 +1,414 @@
+r"""SlackSwap: spend the transfer time that computation hides on what is dear to recompute, recompute the cheap rest.
+
+At the operation that is furthest over budget, the idle intervals that cover it are ordered by what their recomputation costs a
+byte, given what is recomputed already. The first `k` of that order are recomputed, of the others as many are swapped, first
+produced first, as memory asks for. The cut `k` is chosen by an estimate of the overhead,
+
+$$\sum_{o\ \text{re-run}} p_o + \max_t (m_t + Q_t + P_t - B)^+ / \beta,$$
+
+where $m_t$ are the bytes left on the device at operation $t$, $Q_t$ those that wait for their copy out, $P_t$ those that must
+be back early because the link is busy later, $B$ the budget and $\beta$ the bandwidth; then by placing and judging some cuts
+near the best estimate. Operations that are still over budget are seen to in the same way, one after the other.
+"""
+
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slackswap_opt import baselines
+from slackswap_opt.instance import Instance
+from slackswap_opt.place import Placement, PlacementError, place_and_judge
+from slackswap_opt.plan import Decision, Plan
+
+Integers = NDArray[np.int64]
+
+CLOSURE_LIMIT = 500
+"""Operations in a closure beyond which recomputation is not considered: keeps the method near-linear on long dead chains."""
+
+_KEEP, _SWAP, _RECOMPUTE = range(3)
+_DECISIONS = (Decision.KEEP, Decision.SWAP, Decision.RECOMPUTE)
+
+
+class NoPlanError(Exception):
+    """No plan was found that fits: its message says at which operation, and by how much."""
+
+
+@dataclass(slots=True)
+class _Draft:
+    """Decisions so far: for each candidate, with the operations that are re-run and when.
+
+    Attributes
+    ----------
+    decisions
+        _KEEP, _SWAP or _RECOMPUTE for each candidate.
+    reruns
+        The operations run again.
+    rho
+        For each operation the nanoseconds of re-runs just before it.
+    pressure
+        For each operation bytes beyond what the intervals tell, learnt from placements that did not fit.
+    """
+
+    decisions: NDArray[np.int8]
+    reruns: set[int]
+    rho: Integers
+    pressure: Integers
+
+    def copy(self) -> "_Draft":
+        return _Draft(self.decisions.copy(), set(self.reruns), self.rho.copy(), self.pressure.copy())
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A plan with its placement."""
+
+    plan: Plan
+    placement: Placement
+
+    @property
+    def makespan(self) -> int:
+        """Nanoseconds of the step under the plan."""
+        return self.placement.timeline.makespan
+
+
+def greedy(instance: Instance, *, swap: bool = True, recompute: bool = True) -> Found:
+    """Return SlackSwap's plan for an instance with a budget.
+
+    Parameters
+    ----------
+    swap, recompute
+        Whether the plan may swap, and whether it may recompute.
+
+    Raises
+    ------
+    NoPlanError
+        If no plan was found that fits.
+    """
+    try:
+        return _SlackSwap(instance, swap=swap, recompute=recompute).best()
+    except NoPlanError:
+        found = _fallback(instance, swap=swap, recompute=recompute)
+        if found is None:
+            raise
+        return found
+
+
+def smallest_budget(instance: Instance) -> int | None:
+    """Return the smallest budget, in bytes, for which a plan was found; None if the host has no room for any plan.
+
+    Every schedule needs the instance's largest floor: where that much is enough, the answer is exact. Otherwise a bisection
+    ends within a thousandth of the unconstrained peak.
+    """
+    least, most = max(instance.floor, default=0), instance.peak
+    if _plannable(instance.with_budget(least)):
+        return least
+    if not _plannable(instance.with_budget(most)):
+        return None
+    while most - least > instance.peak // 1000 + 1:
+        middle = (least + most) // 2
+        if _plannable(instance.with_budget(middle)):
+            most = middle
+        else:
+            least = middle
+    return most
+
+
+def _plannable(instance: Instance) -> bool:
+    if _fallback(instance, swap=True, recompute=True):
+        return True
+    try:
+        greedy(instance)
+    except NoPlanError:
+        return False
+    return True
+
+
+def _fallback(instance: Instance, *, swap: bool, recompute: bool) -> Found | None:
+    """Return the shortest placement among the baselines that may be used, if one fits."""
+    plans = [baselines.swap_all] if swap else []
+    plans += [baselines.first_blocks, baselines.recompute_all] if recompute else []
+    found = []
+    for plan in plans:
+        try:
+            found.append(Found(plan(instance), place_and_judge(instance, plan(instance))))
+        except PlacementError:
+            continue
+    return min(found, key=lambda candidate: candidate.makespan, default=None)
+
+
+class _SlackSwap:
+    """The candidates of an instance, as arrays, and the search over cuts."""
+
+    def __init__(self, instance: Instance, *, swap: bool, recompute: bool) -> None:
+        self.instance = instance
+        self.budget = instance.budget if instance.budget is not None else instance.peak
+        self.memory = np.array(instance.keep_all_memory, dtype=np.int64)
+        self.durations = np.array([operation.duration for operation in instance.operations], dtype=np.int64)
+        over = np.concatenate(([0], np.cumsum(self.memory > self.budget)))
+        self.numbers = [
+            g
+            for g, (tensor, start, end) in enumerate(instance.idle_intervals)
+            if over[end] > over[start + 1] and instance.tensors[tensor].size > 0
+        ]
+        chosen = [instance.idle_intervals[g] for g in self.numbers]
+        self.tensor = np.array([interval.tensor for interval in chosen], dtype=np.int64)
+        self.start = np.array([interval.start for interval in chosen], dtype=np.int64)
+        self.end = np.array([interval.end for interval in chosen], dtype=np.int64)
+        self.size = np.array([instance.tensors[interval.tensor].size for interval in chosen], dtype=np.int64)
+        self.produced = np.array([instance.writers[interval.tensor][0] for interval in chosen], dtype=np.int64)
+        self.can_swap = np.array([swap and instance.tensors[interval.tensor].swappable for interval in chosen], dtype=bool)
+        self.closures: dict[int, frozenset[int]] = {}
+        """For each candidate that can be recomputed, the operations to run again."""
+        for c, interval in enumerate(chosen):
+            if recompute and instance.can_recompute(interval):
+                closure = _closure(instance, interval.tensor, interval.end)
+                if closure is not None:
+                    self.closures[c] = closure
+        self.out_work = np.array([instance.link.offload_time(int(m)) for m in self.size], dtype=np.float64)
+        self.in_work = np.array([instance.link.prefetch_time(int(m)) for m in self.size], dtype=np.float64)
+        self.small = self.out_work <= 2.0 * instance.link.latency
+        """Whether a copy takes longer to start than to move: such tensors are swapped last."""
+        self.using: dict[int, list[int]] = {}
+        for c, closure in self.closures.items():
+            for t in closure:
+                self.using.setdefault(t, []).append(c)
+
+    def best(self) -> Found:
+        """Return the best plan over the cuts at the worst operation, less what its placement leaves room to keep."""
+        if not self.numbers:
+            return self.placed(self.fresh())
+        worst = int(np.argmax(self.memory))
+        covering = self.covering(self.fresh(), worst)
+        order = [c for c, _ in self.recompute_order(self.fresh(), covering)]
+        excess = int(self.memory[worst]) - self.budget
+        drafts = [self.cut(covering, order, k, excess) for k in range(len(order) + 1)]
+        return self.search(drafts)
+
+    def cut(self, covering: Integers, order: list[int], k: int, excess: int) -> _Draft:
+        """Return the draft that recomputes the first `k` of `order` and swaps others until `excess` bytes are gone."""
+        draft = self.fresh()
+        for c in order[:k]:
+            self.recompute(draft, c)
+        rest = covering[(draft.decisions[covering] == _KEEP) & self.can_swap[covering]]
+        missing = excess - int(self.size[draft.decisions == _RECOMPUTE].sum())
+        before = np.cumsum(self.size[rest]) - self.size[rest]
+        draft.decisions[rest[before < missing]] = _SWAP
+        return draft
+
+    def search(self, drafts: list[_Draft]) -> Found:
+        """Return the shortest placement among cuts near the one with the least estimate."""
+        guess = min(range(len(drafts)), key=lambda k: (self.estimate(drafts[k]), k))
+        judged: dict[int, Found] = {}
+        failure: NoPlanError | None = None
+
+        def makespan(k: int) -> float:
+            nonlocal failure
+            if k not in judged:
+                try:
+                    judged[k] = self.placed(drafts[k].copy())
+                except NoPlanError as error:
+                    failure = error
+                    return np.inf
+            return judged[k].makespan
+
+        step = max(1, len(drafts) // 16)
+        best = guess
+        tries = 25
+        makespan(best)
+        while step and tries > 0:
+            near = [k for k in (best - step, best + step) if 0 <= k < len(drafts)]
+            tries -= len(near)
+            better = min(near, key=makespan, default=best)
+            if makespan(better) < makespan(best):
+                best = better
+            else:
+                step //= 2
+        if not judged:
+            assert failure is not None
+            raise failure
+        return min(judged.values(), key=lambda found: found.makespan)
+
+    def fresh(self) -> _Draft:
+        """Return the draft that keeps everything."""
+        operations = len(self.durations)
+        zeros = np.zeros(operations, dtype=np.int64)
+        return _Draft(np.zeros(len(self.numbers), dtype=np.int8), set(), zeros, zeros.copy())
+
+    def covering(self, draft: _Draft, t: int) -> Integers:
+        """Return the kept candidates through whose idle interval operation `t` runs, first produced first, small ones last."""
+        inside = np.flatnonzero((self.start < t) & (t < self.end) & (draft.decisions == _KEEP))
+        return inside[np.lexsort((self.tensor[inside], self.produced[inside], self.small[inside]))]
+
+    def recompute_order(self, draft: _Draft, among: Integers) -> list[tuple[int, int]]:
+        """Return (candidate, nanoseconds it adds) by nanoseconds a byte, each given that those before it are recomputed.
+
+        The cost of a closure falls when a candidate that shares operations with it is taken: a heap with stale entries.
+        """
+        durations = self.durations
+        cost = {
+            c: sum(int(durations[t]) for t in self.closures[c] if t not in draft.reruns)
+            for c in among.tolist()
+            if c in self.closures
+        }
+        heap = [self._key(c, nanoseconds) for c, nanoseconds in cost.items()]
+        heapify(heap)
+        rerun, order = set(draft.reruns), []
+        while heap:
+            *_, c, nanoseconds = heappop(heap)
+            if cost.get(c) != nanoseconds:
+                continue
+            order.append((c, nanoseconds))
+            del cost[c]
+            for t in self.closures[c]:
+                if t not in rerun:
+                    rerun.add(t)
+                    for other in self.using[t]:
+                        if other in cost:
+                            cost[other] -= int(durations[t])
+                            heappush(heap, self._key(other, cost[other]))
+        return order
+
+    def _key(self, c: int, nanoseconds: int) -> tuple[float, int, int, int]:
+        return nanoseconds / int(self.size[c]), -int(self.produced[c]), c, nanoseconds
+
+    def recompute(self, draft: _Draft, c: int) -> None:
+        """Decide RECOMPUTE for candidate `c`."""
+        draft.decisions[c] = _RECOMPUTE
+        new = self.closures[c] - draft.reruns
+        draft.reruns |= new
+        draft.rho[self.end[c]] += sum(int(self.durations[t]) for t in new)
+
+    def left(self, draft: _Draft) -> Integers:
+        """Return for each operation the bytes on the device, copies under way left out."""
+        change = np.zeros(len(self.durations) + 1, dtype=np.int64)
+        gone = draft.decisions != _KEEP
+        np.add.at(change, self.start[gone] + 1, -self.size[gone])
+        np.add.at(change, self.end[gone], self.size[gone])
+        return self.memory + draft.pressure + np.cumsum(change[:-1])
+
+    def estimate(self, draft: _Draft) -> float:
+        """Return the estimated overhead in nanoseconds: re-runs, and the stall that the fullest moment asks for."""
+        swapped = np.flatnonzero(draft.decisions == _SWAP)
+        held = self.left(draft).astype(np.float64)
+        if swapped.size:
+            held += self.queued(draft, swapped) + self.early(draft, swapped)
+        link = self.instance.link
+        return float(draft.rho.sum()) + max(0.0, float(held.max()) - self.budget) * 1e9 / min(
+            link.offload_bandwidth, link.prefetch_bandwidth
+        )
+
+    def queued(self, draft: _Draft, swapped: Integers) -> NDArray[np.float64]:
+        """Return for each operation the bytes past their last use that wait for the offload lane, first in, first out."""
+        time = np.cumsum(self.durations + draft.rho) - self.durations
+        arriving = _binned(self.produced[swapped] + 1, self.out_work[swapped], len(time))
+        backlog = _backlog(arriving, time.astype(np.float64))
+        served = np.cumsum(arriving) - backlog
+        opened = np.cumsum(_binned(self.start[swapped] + 1, self.out_work[swapped], len(time)))
+        share = float(self.size[swapped].sum()) / float(self.out_work[swapped].sum())
+        return np.maximum(0.0, opened - served) * share
+
+    def early(self, draft: _Draft, swapped: Integers) -> NDArray[np.float64]:
+        """Return for each operation the bytes that must be back by its end for later ones, earliest deadline first."""
+        ends = np.cumsum(self.durations + draft.rho)
+        wanted = _binned(self.end[swapped], self.in_work[swapped], len(ends))[::-1]
+        from_end = (float(ends[-1]) - (ends - self.durations)).astype(np.float64)[::-1]
+        backlog = _backlog(wanted, from_end)[::-1]
+        share = float(self.size[swapped].sum()) / float(self.in_work[swapped].sum())
+        return np.append(backlog[1:], 0.0) * share
+
+    def complete(self, draft: _Draft) -> None:
+        """See to every operation that is still over budget, the worst first, by swaps or by re-runs as estimated.
+
+        Raises
+        ------
+        NoPlanError
+            If an operation stays over budget with nothing left to decide.
+        """
+        while True:
+            left = self.left(draft)
+            worst = int(np.argmax(left))
+            excess = int(left[worst]) - self.budget
+            if excess <= 0:
+                return
+            among = self.covering(draft, worst)
+            options = [self.relieved(draft, among, excess, swap_first) for swap_first in (True, False)]
+            best = min((option for option in options if option is not None), key=self.estimate, default=None)
+            if best is None:
+                name = self.instance.operations[worst].name
+                raise NoPlanError(
+                    f"operation '{name}' is {excess} bytes over the budget of {self.budget}, and nothing more can leave"
+                )
+            draft.decisions, draft.reruns, draft.rho = best.decisions, best.reruns, best.rho
+
+    def relieved(self, draft: _Draft, among: Integers, excess: int, swap_first: bool) -> _Draft | None:
+        """Return `draft` with `excess` more bytes gone from what `among` holds, or None if that is not possible."""
+        option = draft.copy()
+        for swap in (swap_first, not swap_first):
+            if excess <= 0:
+                break
+            if swap:
+                for c in among[self.can_swap[among]].tolist():
+                    if excess > 0 and option.decisions[c] == _KEEP:
+                        option.decisions[c] = _SWAP
+                        excess -= int(self.size[c])
+            else:
+                kept = among[option.decisions[among] == _KEEP]
+                for c, _ in self.recompute_order(option, kept):
+                    if excess > 0:
+                        self.recompute(option, c)
+                        excess -= int(self.size[c])
+        return option if excess <= 0 else None
+
+    def plan(self, draft: _Draft) -> Plan:
+        """Return the plan that a draft stands for."""
+        decisions = [_DECISIONS[decision] for decision in draft.decisions.tolist()]
+        return Plan.keep_all(self.instance).with_intervals(dict(zip(self.numbers, decisions, strict=True)))
+
+    def placed(self, draft: _Draft) -> Found:
+        """Place a draft; where re-runs need more than the budget has, decide more around them and try again.
+
+        Raises
+        ------
+        NoPlanError
+            If nothing more can leave there, or the host has no room.
+        """
+        while True:
+            self.complete(draft)
+            plan = self.plan(draft)
+            try:
+                return Found(plan, place_and_judge(self.instance, plan))
+            except PlacementError as error:
+                if error.excess <= 0:
+                    raise NoPlanError(str(error)) from None
+                draft.pressure[error.operation] += error.excess
+
+
+def _binned(positions: Integers, work: NDArray[np.float64], length: int) -> NDArray[np.float64]:
+    """Return the sum of `work` at each position below `length`."""
+    return np.bincount(positions, weights=work, minlength=length)[:length].astype(np.float64)
+
+
+def _backlog(arriving: NDArray[np.float64], time: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return a single server's backlog just after the arrivals at each of the rising times `time`, in units of time."""
+    free = np.cumsum(arriving) - time
+    return free - np.minimum.accumulate(free - arriving)
+
+
+def _closure(instance: Instance, tensor: int, end: int) -> frozenset[int] | None:
+    """Return the operations to run again for `tensor` just before operation `end`, if what is alive there is on the device.
+
+    Operands whose life has ended by then are rebuilt too. None if one of them cannot be, or there are more than CLOSURE_LIMIT.
+    """
+    closure: set[int] = set()
+    wanted = [tensor]
+    while wanted:
+        i = wanted.pop()
+        if not instance.rebuildable[i] or len(closure) > CLOSURE_LIMIT:
+            return None
+        for t in instance.writers[i]:
+            if t not in closure:
+                closure.add(t)
+                wanted += (j for j in instance.operations[t].reads if j != i and instance.accesses[j][-1] < end)
+    return frozenset(closure)

@@ -1,0 +1,231 @@
+"""The one door: a registry of methods, and what solves, judges and compares with any of them."""
+
+import logging
+import math
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+from slackswap_opt import baselines
+from slackswap_opt.files import InputError, shown
+from slackswap_opt.greedy import NoPlanError, greedy, smallest_budget
+from slackswap_opt.instance import Instance
+from slackswap_opt.place import PlacementError, place
+from slackswap_opt.plan import Plan
+from slackswap_opt.result import Answer, Options, Progress, Result, Status
+from slackswap_opt.simulate import simulate
+from slackswap_opt.units import format_size, parse_budget
+
+__all__ = ["METHODS", "compare", "solve"]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Method:
+    """What a method is, in a line, and the function that answers for it.
+
+    `chooses` says whether it plans by choice, so that its failure says something about the budget; `takes_solver` whether
+    the caller may name a solver.
+    """
+
+    meaning: str
+    answer: Callable[[Instance, Options], Answer]
+    chooses: bool = False
+    takes_solver: bool = False
+
+
+def _baseline(plan: Callable[[Instance], Plan]) -> Callable[[Instance, Options], Answer]:
+    def answer(instance: Instance, options: Options) -> Answer:
+        return Answer(plan=plan(instance))
+
+    return answer
+
+
+def _greedy(*, swap: bool = True, recompute: bool = True) -> Callable[[Instance, Options], Answer]:
+    def answer(instance: Instance, options: Options) -> Answer:
+        try:
+            found = greedy(instance, swap=swap, recompute=recompute)
+        except NoPlanError as error:
+            return Answer(message=str(error))
+        return Answer(found.plan, found.placement.schedule)
+
+    return answer
+
+
+_METHODS = {
+    "greedy": _Method("SlackSwap: swap what the slack hides, recompute the cheap rest", _greedy(), chooses=True),
+    "keep-all": _Method("keep every tensor: the ideal step, if it fits", _baseline(baselines.keep_all)),
+    "recompute-all": _Method("recompute each block from its input", _baseline(baselines.recompute_all)),
+    "first-blocks": _Method("recompute only as many blocks as needed, the first ones", _baseline(baselines.first_blocks)),
+    "swap-all": _Method("swap everything that can be, overlapped", _baseline(baselines.swap_all)),
+    "recompute-only": _Method("greedy without swaps", _greedy(swap=False)),
+    "swap-only": _Method("greedy without recomputation", _greedy(recompute=False)),
+}
+
+METHODS = {name: method.meaning for name, method in _METHODS.items()}
+"""The methods that `solve` knows, each with what it is in a line."""
+
+
+def solve(
+    instance: Instance,
+    method: str = "greedy",
+    *,
+    budget: int | str | None = None,
+    solver: str | None = None,
+    bound: bool = False,
+    tolerance: float = 1e-4,
+    time_limit: float | None = None,
+    threads: int | None = None,
+    seed: int = 0,
+    on_progress: Callable[[Progress], None] | None = None,
+) -> Result:
+    """Plan an instance into its budget.
+
+    Parameters
+    ----------
+    instance
+        The step.
+    method
+        One of `METHODS`.
+    budget
+        Bytes, or a text such as ``"50%"`` of the unconstrained peak or ``"12GiB"``; by default the instance's own.
+    solver
+        For methods that run an exact solver of the caller's choice, its name.
+    bound
+        Whether to prove a lower bound on the makespan too, which gives the result its gap.
+    tolerance
+        The certified gap, as a share of the makespan, within which a result counts as optimal.
+    time_limit
+        Seconds after which an exact method returns the best that it has; None for no limit. Heuristics take no notice.
+    threads
+        Threads of an exact solver; None leaves the number to it.
+    seed
+        Of an exact solver's random choices.
+    on_progress
+        Called with the state of a long solve now and then.
+
+    Returns
+    -------
+    Result
+        The plan, its schedule, and what the simulator says of it; or why there is none.
+
+    Raises
+    ------
+    InputError
+        If a name is unknown or a value out of range.
+    """
+    chosen = _chosen(method)
+    options = _options(chosen, method, solver, tolerance, time_limit, threads, seed, on_progress)
+    instance = _budgeted(instance, budget)
+    began = time.perf_counter_ns()
+    if instance.budget is not None and instance.budget < max(instance.floor, default=0):
+        return _infeasible(instance, method, began)
+    answer = chosen.answer(instance, options)
+    result = _judged(instance, method, answer, began)
+    log.info("%s on %s: %s", method, instance.name, result.status)
+    return result
+
+
+def compare(instance: Instance, methods: Iterable[str], *, budget: int | str | None = None) -> tuple[Result, ...]:
+    """Return the results of several methods on one instance, in their order; parameters are those of `solve`."""
+    methods = tuple(methods)
+    for method in methods:
+        _chosen(method)
+    return tuple(solve(instance, method, budget=budget) for method in methods)
+
+
+def _chosen(method: str) -> _Method:
+    if method not in _METHODS:
+        near = get_close_matches(str(method), _METHODS, n=1)
+        hint = f"; did you mean '{near[0]}'?" if near else ""
+        raise InputError(f"unknown method {shown(method)}{hint} choose from {', '.join(_METHODS)}")
+    return _METHODS[method]
+
+
+def _options(
+    chosen: _Method,
+    method: str,
+    solver: str | None,
+    tolerance: float,
+    time_limit: float | None,
+    threads: int | None,
+    seed: int,
+    on_progress: Callable[[Progress], None] | None,
+) -> Options:
+    if solver is not None and not chosen.takes_solver:
+        able = [name for name, other in _METHODS.items() if other.takes_solver]
+        where = f"; methods that do: {', '.join(able)}" if able else ""
+        raise InputError(f"method '{method}' takes no solver, got {shown(solver)}{where}")
+    if not _is_number(tolerance) or not 0 <= tolerance < 1:
+        raise InputError(f"tolerance must be a number from 0 to below 1, got {shown(tolerance)}")
+    if time_limit is not None and (not _is_number(time_limit) or time_limit < 0):
+        raise InputError(f"time_limit must be 0 or more seconds, or None for no limit, got {shown(time_limit)}")
+    if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int) or threads < 1):
+        raise InputError(f"threads must be an integer of 1 or more, or None, got {shown(threads)}")
+    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**31:
+        raise InputError(f"seed must be an integer from 0 to {2**31 - 1}, got {shown(seed)}")
+    return Options(solver, tolerance, time_limit, threads, seed, on_progress)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _budgeted(instance: Instance, budget: int | str | None) -> Instance:
+    if budget is None:
+        return instance
+    return instance.with_budget(parse_budget(budget, instance.peak) if isinstance(budget, str) else budget)
+
+
+def _judged(instance: Instance, method: str, answer: Answer, began: int) -> Result:
+    """Place and judge an answer."""
+    schedule, message = answer.schedule, answer.message
+    if schedule is None and answer.plan is not None:
+        try:
+            schedule = place(instance, answer.plan)
+        except PlacementError as error:
+            message = f"{method}: {error}"
+    runtime = time.perf_counter_ns() - began
+    if schedule is None:
+        return Result(
+            Status.INFEASIBLE if answer.infeasible else Status.UNKNOWN,
+            method,
+            instance,
+            runtime=runtime,
+            solver=answer.solver,
+            solver_status=answer.solver_status,
+            message=message,
+            smallest_budget=smallest_budget(instance) if _METHODS[method].chooses else None,
+        )
+    return Result(
+        Status.FEASIBLE,
+        method,
+        instance,
+        answer.plan,
+        schedule,
+        simulate(instance, schedule),
+        runtime=runtime,
+        solver=answer.solver,
+        solver_status=answer.solver_status,
+        message=message,
+    )
+
+
+def _infeasible(instance: Instance, method: str, began: int) -> Result:
+    """Return the result for a budget that the need of a single operation exceeds."""
+    floor = instance.floor
+    t = max(range(len(floor)), key=lambda t: (floor[t], -t))
+    operation = instance.operations[t]
+    accessed = sorted({*operation.reads, *operation.writes}, key=lambda i: (-instance.tensors[i].size, i))
+    held = ", ".join(f"'{instance.tensors[i].name}' {format_size(instance.tensors[i].size)}" for i in accessed[:3])
+    rest = f" and {len(accessed) - 3} more" if len(accessed) > 3 else ""
+    smallest = smallest_budget(instance)
+    reached = f"; the smallest budget with a plan is {smallest} bytes" if smallest is not None else ""
+    message = (
+        f"no schedule fits in {instance.budget} bytes: operation '{operation.name}' alone needs {floor[t]} bytes "
+        f"(its tensors {held}{rest}, its workspace, and what cannot leave meanwhile){reached}"
+    )
+    runtime = time.perf_counter_ns() - began
+    return Result(Status.INFEASIBLE, method, instance, runtime=runtime, message=message, smallest_budget=smallest)
