@@ -2,10 +2,10 @@
 
 import json
 import os
-import tempfile
+import secrets
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Self
 
 LARGEST = 2**63 - 1
 """The largest integer that a file or an argument may hold."""
@@ -42,7 +42,7 @@ def parse_json(text: str) -> Any:
     if not text.strip():
         raise InputError("is empty; expected a JSON object")
     try:
-        return json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_unique_keys)
+        return json.loads(text, parse_float=_Spelled, parse_constant=_refuse_constant, object_pairs_hook=_unique_keys)
     except InputError:
         raise
     except json.JSONDecodeError as error:
@@ -66,36 +66,33 @@ def write_text(path: str | os.PathLike[str], text: str, *, overwrite: bool = Fal
 
 def write_bytes(path: str | os.PathLike[str], content: bytes, *, overwrite: bool = False) -> None:
     """Like `write_text`, for bytes."""
-    target = Path(path)
-    check_target(target, overwrite=overwrite)
-    temporary = ""
+    check_target(path, overwrite=overwrite)
+    target = Path(os.path.realpath(path))
+    temporary = target.with_name(f".slackswap-{secrets.token_hex(8)}")
     try:
-        descriptor, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-        with os.fdopen(descriptor, "wb") as file:
+        with open(temporary, "xb") as file:
             file.write(content)
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(temporary, 0o666 & ~umask)
         os.replace(temporary, target)
     except OSError as error:
         raise InputError(f"{path}: cannot be written: {error.strerror}") from None
     finally:
-        if temporary:
-            Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
 
 
 def check_target(path: str | os.PathLike[str], *, overwrite: bool) -> None:
     """Raise `InputError` if a file cannot be written at `path` under the rule of `write_text`."""
-    target = Path(path)
-    if target.is_dir():
+    if "\0" in os.fspath(path):
+        raise InputError(f"{shown(path)}: is no name of a file, since it holds a null character")
+    if os.path.isdir(path):
         raise InputError(f"{path}: is a folder; expected the name of a file to write")
-    if not target.parent.is_dir():
+    folder = os.path.dirname(os.path.realpath(path))
+    if not os.path.isdir(folder):
         raise InputError(f"{path}: its folder does not exist")
-    if not os.access(target.parent, os.W_OK):
+    if not os.access(folder, os.W_OK):
         raise InputError(f"{path}: its folder does not allow writing")
-    if target.exists() and not target.is_file():
+    if os.path.exists(path) and not os.path.isfile(path):
         raise InputError(f"{path}: is not a regular file; expected the name of a file to write")
-    if target.exists() and not overwrite:
+    if os.path.exists(path) and not overwrite:
         raise InputError(f"{path}: exists already; choose another name, or allow it to be overwritten (--force)")
 
 
@@ -127,6 +124,23 @@ def take(data: Any, where: str, required: Mapping[str, type], optional: Mapping[
     return {**optional, **data}
 
 
+def check_format(members: Mapping[str, Any], expected: str, version: int) -> None:
+    """Raise `InputError` unless a file's members say that it has the expected format and version."""
+    if members["format"] != expected:
+        raise InputError(f"'format' must be '{expected}', got {shown(members['format'])}")
+    if members["version"] != version:
+        raise InputError(f"'version' must be {version}, got {shown(members['version'])}")
+
+
+def check_string(value: Any, where: str) -> str:
+    """Return `value` if it is a string that can be printed on one line, or raise `InputError` naming `where`."""
+    if not isinstance(value, str):
+        raise InputError(f"{where} must be a string, got {shown(value)}")
+    if not value.isprintable():
+        raise InputError(f"{where} must be a string without line breaks and control characters, got {shown(value)}")
+    return value
+
+
 def check_integer(value: Any, where: str, *, least: int = 0) -> int:
     """Return `value` if it is an integer from `least` to `LARGEST`, or raise `InputError` naming `where`."""
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= LARGEST:
@@ -140,10 +154,27 @@ def shown(value: Any) -> str:
         text = repr(value)
     except ValueError:
         text = "an integer of too many digits"
+    except RecursionError:
+        text = "a value nested too deeply"
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 _TYPE_NAMES: dict[type, str] = {str: "a string", int: "an integer", list: "a list", dict: "an object", bool: "true or false"}
+
+
+class _Spelled(float):
+    """A number of a file that is no integer; messages show it as the file spells it."""
+
+    __slots__ = ("text",)
+    text: str
+
+    def __new__(cls, text: str) -> Self:
+        number = super().__new__(cls, text)
+        number.text = text
+        return number
+
+    def __repr__(self) -> str:
+        return self.text
 
 
 def _refuse_constant(constant: str) -> NoReturn:

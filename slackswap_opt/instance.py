@@ -4,13 +4,14 @@ import copy
 import hashlib
 import json
 import os
-from collections.abc import Iterable
+from bisect import bisect_left
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, pairwise
-from typing import Any, Literal, NamedTuple, Self, get_args
+from typing import Any, Literal, NamedTuple, Self
 
-from slackswap_opt.files import LARGEST, InputError, check_integer, parse_json, read_json, shown, take, write_text
+from slackswap_opt.checks import check_instance, check_link
+from slackswap_opt.files import InputError, check_format, check_integer, parse_json, read_json, shown, take, write_text
 
 Phase = Literal["forward", "backward"]
 FORMAT, VERSION = "slackswap-instance", 1
@@ -103,6 +104,14 @@ class Link:
         return self.latency - (-size * 1_000_000_000 // self.prefetch_bandwidth)
 
 
+class GroupAccess(NamedTuple):
+    """An operation on a tensor that several write: `before` of its writers precede the operation; it is one itself or not."""
+
+    tensor: int
+    before: int
+    writes: bool
+
+
 class IdleInterval(NamedTuple):
     """A stretch of a tensor's lifetime without access: after operation `start`, until operation `end`."""
 
@@ -143,47 +152,7 @@ class Instance:
     host_budget: int | None = None
 
     def __post_init__(self) -> None:
-        _check_string(self.name, "name")
-        _check_link(self.link)
-        for field in ("budget", "host_budget"):
-            if getattr(self, field) is not None:
-                check_integer(getattr(self, field), f"'{field}'")
-        for i, tensor in enumerate(self.tensors):
-            _check_tensor(tensor, f"tensors[{i}]", len(self.operations))
-        for t, operation in enumerate(self.operations):
-            _check_operation(operation, f"operations[{t}]", len(self.tensors))
-        _check_unique("tensors", [tensor.name for tensor in self.tensors])
-        _check_unique("operations", [operation.name for operation in self.operations])
-        _check_total("sizes of tensors and workspaces", self._bytes())
-        _check_total("durations", (operation.duration for operation in self.operations))
-        self._check_order()
-
-    def _bytes(self) -> Iterable[int]:
-        yield from (tensor.size for tensor in self.tensors)
-        yield from (operation.workspace for operation in self.operations)
-
-    def _check_order(self) -> None:
-        written: set[int] = set()
-        for t, operation in enumerate(self.operations):
-            for i in operation.reads:
-                if i not in written:
-                    raise InputError(
-                        f"operations[{t}].reads: '{operation.name}' reads tensor {i} ('{self.tensors[i].name}') "
-                        "before any operation has written it"
-                    )
-            for i in operation.writes:
-                if i in written and i not in operation.reads:
-                    raise InputError(
-                        f"operations[{t}].writes: '{operation.name}' writes tensor {i} ('{self.tensors[i].name}') in place, "
-                        "after another operation wrote it, so it must be among its reads too"
-                    )
-            written.update(operation.writes)
-        if unwritten := [i for i in range(len(self.tensors)) if i not in written]:
-            i = unwritten[0]
-            raise InputError(f"tensors[{i}]: '{self.tensors[i].name}' is never written; an operation must write each tensor")
-        for i, tensor in enumerate(self.tensors):
-            if tensor.held and tensor.held[0][0] < self.writers[i][0]:
-                raise InputError(f"tensors[{i}].held: '{tensor.name}' is held before any operation has written it")
+        check_instance(self)
 
     @cached_property
     def writers(self) -> tuple[tuple[int, ...], ...]:
@@ -206,6 +175,26 @@ class Instance:
                 held = (t for first, last in tensor.held for t in range(first, last + 1))
                 accesses[i] = sorted({*accesses[i], *held})
         return tuple(map(tuple, accesses))
+
+    @cached_property
+    def group_accesses(self) -> dict[int, tuple[GroupAccess, ...]]:
+        """By operation, its accesses to tensors that several operations write; only where there are any."""
+        groups: dict[int, list[GroupAccess]] = {}
+        for i, writers in enumerate(self.writers):
+            if len(writers) > 1:
+                for t in self.accesses[i]:
+                    groups.setdefault(t, []).append(GroupAccess(i, bisect_left(writers, t), t in writers))
+        return {t: tuple(accesses) for t, accesses in groups.items()}
+
+    @cached_property
+    def wanted(self) -> tuple[tuple[int, ...], ...]:
+        """For each operation what must be on the device at its first run: its reads, then what begins to be held there."""
+        wanted = [operation.reads for operation in self.operations]
+        for i, tensor in enumerate(self.tensors):
+            for first, _ in tensor.held:
+                if i not in wanted[first] and i not in self.operations[first].writes:
+                    wanted[first] = (*wanted[first], i)
+        return tuple(wanted)
 
     @cached_property
     def idle_intervals(self) -> tuple[IdleInterval, ...]:
@@ -265,12 +254,17 @@ class Instance:
 
     @cached_property
     def floor(self) -> tuple[int, ...]:
-        """For each operation the bytes that every schedule holds meanwhile: its need, and live tensors that cannot leave."""
+        """For each operation the bytes that every schedule holds meanwhile: its need, and live tensors that cannot leave.
+
+        A tensor cannot leave if it is not swappable and one of the writers that have run cannot run again. That is less than
+        what `can_recompute` asks for: bytes written so far can come back though a later writer cannot run again.
+        """
         change = [0] * (len(self.operations) + 1)
-        for interval in self.idle_intervals:
-            if not self.tensors[interval.tensor].swappable and not self.can_recompute(interval):
-                change[interval.start + 1] += self.tensors[interval.tensor].size
-                change[interval.end] -= self.tensors[interval.tensor].size
+        for tensor, start, end in self.idle_intervals:
+            lost = any(t <= start and not self.operations[t].recomputable for t in self.writers[tensor])
+            if lost and not self.tensors[tensor].swappable:
+                change[start + 1] += self.tensors[tensor].size
+                change[end] -= self.tensors[tensor].size
         return tuple(fixed + need for fixed, need in zip(accumulate(change), self.need, strict=False))
 
     def can_recompute(self, interval: IdleInterval) -> bool:
@@ -294,7 +288,7 @@ class Instance:
 
     def with_link(self, link: Link) -> Self:
         """Return this instance behind another link."""
-        _check_link(link)
+        check_link(link)
         return self._changed("link", link)
 
     def _changed(self, field: str, value: object) -> Self:
@@ -354,14 +348,6 @@ class Instance:
         )
 
 
-def check_format(members: dict[str, Any], expected: str, version: int) -> None:
-    """Raise `InputError` unless a file's members say that it has the expected format and version."""
-    if members["format"] != expected:
-        raise InputError(f"'format' must be '{expected}', got {shown(members['format'])}")
-    if members["version"] != version:
-        raise InputError(f"'version' must be {version}, got {shown(members['version'])}")
-
-
 def _tensor(row: Any, where: str) -> Tensor:
     members = take(row, where, {"name": str, "size": int}, {"swappable": True, "kind": "", "held": []})
     if not isinstance(members["held"], list):
@@ -379,72 +365,3 @@ def _operation(row: Any, where: str) -> Operation:
 
 def _members(row: Tensor | Operation | Link) -> dict[str, Any]:
     return {field: getattr(row, field) for field in row.__slots__ if field != "held" or getattr(row, field)}
-
-
-def _check_string(value: object, where: str) -> None:
-    if not isinstance(value, str):
-        raise InputError(f"'{where}' must be a string, got {shown(value)}")
-
-
-def _check_flag(value: object, where: str) -> None:
-    if not isinstance(value, bool):
-        raise InputError(f"{where} must be true or false, got {shown(value)}")
-
-
-def _check_link(link: Link) -> None:
-    check_integer(link.offload_bandwidth, "link.offload_bandwidth", least=1)
-    check_integer(link.prefetch_bandwidth, "link.prefetch_bandwidth", least=1)
-    check_integer(link.latency, "link.latency")
-    _check_flag(link.duplex, "link.duplex")
-
-
-def _check_tensor(tensor: Tensor, where: str, operations: int) -> None:
-    _check_string(tensor.name, f"{where}.name")
-    check_integer(tensor.size, f"{where}.size ('{tensor.name}')")
-    _check_flag(tensor.swappable, f"{where}.swappable ('{tensor.name}')")
-    _check_string(tensor.kind, f"{where}.kind")
-    end = -1
-    for stretch in tensor.held:
-        pair = isinstance(stretch, tuple) and len(stretch) == 2 and all(type(t) is int for t in stretch)
-        if not pair or not end < stretch[0] <= stretch[1] < operations:
-            raise InputError(
-                f"{where}.held ('{tensor.name}') must hold pairs (first, last) of operations below {operations}, one after the "
-                f"other, got {shown(stretch)}"
-            )
-        end = stretch[1]
-
-
-def _check_operation(operation: Operation, where: str, tensors: int) -> None:
-    _check_string(operation.name, f"{where}.name")
-    check_integer(operation.duration, f"{where}.duration ('{operation.name}')")
-    check_integer(operation.workspace, f"{where}.workspace ('{operation.name}')")
-    _check_flag(operation.recomputable, f"{where}.recomputable ('{operation.name}')")
-    if operation.phase not in get_args(Phase):
-        raise InputError(f"{where}.phase ('{operation.name}') must be 'forward' or 'backward', got {shown(operation.phase)}")
-    if operation.block is not None:
-        _check_string(operation.block, f"{where}.block")
-    for field in ("reads", "writes"):
-        numbers = getattr(operation, field)
-        for i in numbers:
-            if isinstance(i, bool) or not isinstance(i, int) or not 0 <= i < tensors:
-                raise InputError(
-                    f"{where}.{field} ('{operation.name}') must hold tensor numbers from 0 to {tensors - 1}, got {shown(i)}"
-                )
-        if len(set(numbers)) < len(numbers):
-            raise InputError(f"{where}.{field} ('{operation.name}') must name each tensor once, got {shown(list(numbers))}")
-
-
-def _check_unique(field: str, names: list[str]) -> None:
-    if len(set(names)) < len(names):
-        first: dict[str, int] = {}
-        for position, name in enumerate(names):
-            if first.setdefault(name, position) != position:
-                raise InputError(
-                    f"{field}[{position}].name must be unique, got {shown(name)}, the name of {field}[{first[name]}] too"
-                )
-
-
-def _check_total(what: str, values: Iterable[int]) -> None:
-    # Half of the 64-bit range, so that sums of two such totals, in numpy or a solver, cannot overflow.
-    if (total := sum(values)) > LARGEST // 2:
-        raise InputError(f"the {what} must add up to at most {LARGEST // 2}, got {total}")

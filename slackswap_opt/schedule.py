@@ -7,8 +7,18 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, NamedTuple, Self
 
-from slackswap_opt.files import InputError, check_integer, parse_json, read_json, shown, take, write_text
-from slackswap_opt.instance import Instance, check_format
+from slackswap_opt.files import (
+    InputError,
+    check_format,
+    check_integer,
+    check_string,
+    parse_json,
+    read_json,
+    shown,
+    take,
+    write_text,
+)
+from slackswap_opt.instance import Instance
 
 FORMAT, VERSION = "slackswap-schedule", 1
 
@@ -44,16 +54,43 @@ class Schedule:
         Those of the instance that the schedule is for.
     instructions
         In the order of issue.
+
+    Raises
+    ------
+    InputError
+        If an instruction is not an `Action` with a number.
     """
 
     name: str
     fingerprint: str
     instructions: tuple[Instruction, ...]
 
+    def __post_init__(self) -> None:
+        if {(type(action), type(target)) for action, target in self.instructions} - {(Action, int)}:
+            for n, (action, target) in enumerate(self.instructions):
+                if not isinstance(action, Action):
+                    raise InputError(f"instructions[{n}]: unknown action {shown(action)}; choose from {', '.join(Action)}")
+                check_integer(target, f"instructions[{n}]: the number of its operation or tensor")
+
     @classmethod
     def of(cls, instance: Instance, instructions: Iterable[Instruction]) -> Self:
         """Return a schedule for `instance`."""
         return cls(instance.name, instance.fingerprint, tuple(instructions))
+
+    def fetched_again(self) -> list[bool]:
+        """For each prefetch, in order, whether another one of the same copy follows: until then the host must keep it."""
+        again: list[bool] = []
+        latest: dict[int, int] = {}
+        prefetch, offload = Action.PREFETCH, Action.OFFLOAD
+        for action, i in self.instructions:
+            if action == prefetch:
+                if i in latest:
+                    again[latest[i]] = True
+                latest[i] = len(again)
+                again.append(False)
+            elif action == offload:
+                latest.pop(i, None)
+        return again
 
     def to_json(self) -> str:
         """Return the schedule as JSON text, a line an instruction."""
@@ -85,6 +122,8 @@ class Schedule:
         members = take(data, "", {"format": str, "version": int, "instance": dict, "instructions": list}, {})
         check_format(members, FORMAT, VERSION)
         instance = take(members["instance"], "instance", {"name": str, "fingerprint": str}, {})
+        for key in ("name", "fingerprint"):
+            check_string(instance[key], f"instance.{key}")
         rows = enumerate(members["instructions"])
         return cls(instance["name"], instance["fingerprint"], tuple(_instruction(row, f"instructions[{n}]") for n, row in rows))
 
@@ -97,3 +136,9 @@ def _instruction(row: Any, where: str) -> Instruction:
     except ValueError:
         raise InputError(f"{where}: unknown action {shown(row[0])}; choose from {', '.join(Action)}") from None
     return Instruction(action, check_integer(row[1], f"{where}: the number of its operation or tensor"))
+
+
+def spell(instance: Instance, action: Action, target: int) -> str:
+    """Return an instruction as messages show it, with the name of its operation or tensor: ``evict 3 'norm1 output'``."""
+    named = instance.operations if action == Action.RUN else instance.tensors
+    return f"{action} {target} '{named[target].name}'" if 0 <= target < len(named) else f"{action} {target}"

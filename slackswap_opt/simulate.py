@@ -4,15 +4,13 @@ Memory and validity depend on program order alone: a copy counts as arrived, and
 waited for it. So a schedule that passes is within its budget however wrong the timings of its instance are.
 """
 
-from bisect import bisect_left
-from typing import NoReturn
-
-from slackswap_opt.files import InputError
+from slackswap_opt.files import LARGEST, InputError
 from slackswap_opt.instance import Instance
-from slackswap_opt.schedule import Action, Schedule
+from slackswap_opt.schedule import Action, Schedule, spell
 from slackswap_opt.timeline import Timeline
 
 _RESIDENT, _LEAVING, _ARRIVING, _ABSENT = range(4)
+_WHY_NOT = ("", "its offload is under way", "its prefetch has not arrived", "it is not resident")
 
 
 class ScheduleError(InputError):
@@ -32,204 +30,168 @@ def simulate(instance: Instance, schedule: Schedule) -> Timeline:
             f"the schedule is for an instance '{schedule.name}' with fingerprint {schedule.fingerprint}, "
             f"not for '{instance.name}' with fingerprint {instance.fingerprint}"
         )
-    sizes = [tensor.size for tensor in instance.tensors]
-    operations = [(o.reads, o.writes, o.duration, o.workspace, o.recomputable) for o in instance.operations]
-    in_place = _in_place(instance)
-    held, holds = [tensor.held for tensor in instance.tensors], _holds(instance)
-    run, offload, evict, prefetch = Action.RUN, Action.OFFLOAD, Action.EVICT, Action.PREFETCH
-    final_prefetches = _final_prefetches(schedule, len(sizes))
-    budget = instance.budget if instance.budget is not None else sum(sizes) + sum(instance.need)
-    host_budget = instance.host_budget if instance.host_budget is not None else sum(sizes)
+    return _Machine(instance, schedule).execute()
 
-    state, copied, ends_copy = [_ABSENT] * len(sizes), [False] * len(sizes), [False] * len(sizes)
-    arrival, departure, version, host_version = ([0] * len(sizes) for _ in range(4))
-    clock = out_lane = in_lane = resident = peak = host = host_peak = next_operation = 0
-    offload_stall = prefetch_stall = recompute_time = recomputed = offloaded = prefetched = 0
-    starts, ends, residents, memories = [], [], [], []
 
-    def fault(rule: str) -> NoReturn:
-        raise ScheduleError(f"instruction {n} ({_spell(instance, schedule, n)}): {rule}")
+class _Machine:
+    """Two memories and three lanes; the method of an action returns its start, its end, and the bytes that count meanwhile."""
 
-    def arrive(i: int) -> None:
-        """Wait on compute for the prefetch of tensor `i`; its host copy goes if nothing fetches it again."""
-        nonlocal clock, prefetch_stall, host
-        state[i] = _RESIDENT
-        if arrival[i] > clock:
-            prefetch_stall += arrival[i] - clock
-            clock = arrival[i]
-        if ends_copy[i]:
-            copied[i] = ends_copy[i] = False
-            host -= sizes[i]
+    def __init__(self, instance: Instance, schedule: Schedule) -> None:
+        self.instance, self.operations, self.instructions = instance, instance.operations, schedule.instructions
+        self.sizes = [tensor.size for tensor in instance.tensors]
+        self.state = [_ABSENT] * len(self.sizes)
+        self.version = [0] * len(self.sizes)  # how many writers of an in-place group have run on the bytes
+        self.host_version: dict[int, int] = {}  # the same of each copy on the host
+        self.fetched_again = iter(schedule.fetched_again())
+        self.leaves_host: set[int] = set()  # arriving tensors whose copy nothing fetches again
+        self.departure, self.arrival = [0] * len(self.sizes), [0] * len(self.sizes)  # ends of the copies out and back
+        self.lanes, self.out, self.back = [0, 0], 0, 1 if instance.link.duplex else 0
+        self.next = self.clock = self.resident = self.host = self.host_peak = 0
+        self.offload_stall = self.recompute_time = self.recomputed = self.offloaded = self.prefetched = 0
 
-    for n, (action, target) in enumerate(schedule.instructions):
-        if not 0 <= target < (len(operations) if action is run else len(sizes)):
-            fault("there is no such operation" if action is run else "there is no such tensor")
-        used = resident
-        if action is run:
-            reads, writes, duration, workspace, recomputable = operations[target]
-            first = target == next_operation
-            for i in (*reads, *holds.get(target, ())) if first else reads:
-                if state[i] != _RESIDENT:
-                    if state[i] == _ARRIVING:
-                        arrive(i)
-                    elif state[i] == _ABSENT:
-                        use = "reads" if i in reads else "begins to hold"
-                        fault(f"it {use} tensor {i} ('{instance.tensors[i].name}'), which is not resident")
-            if first:
-                next_operation += 1
-            elif target > next_operation:
-                fault(f"operation {next_operation} has not run; first runs keep the order of the instance")
-            elif not recomputable:
-                fault("it has run already and is not recomputable")
-            else:
-                recompute_time += duration
-                recomputed += 1
-            second_copies = 0
-            for i in writes:
-                if state[i] == _ABSENT:
-                    state[i] = _RESIDENT
-                    resident += sizes[i]
-                elif state[i] != _RESIDENT:
-                    way = "to" if state[i] == _LEAVING else "from"
-                    fault(f"it writes tensor {i} ('{instance.tensors[i].name}') while a copy {way} the host is under way")
-                elif i not in reads:
-                    second_copies += sizes[i]
-            for i, before, after in in_place.get(target, ()):
-                if before and version[i] != before and (first or i in reads):
-                    fault(f"it needs tensor {i} ('{instance.tensors[i].name}') after {before} of its writers, not {version[i]}")
-                if after and (before or not version[i]):
-                    version[i] = after
-            used = resident + workspace + second_copies
-            start, clock = clock, clock + duration
-            end = clock
-        elif action is offload:
-            if state[target] != _RESIDENT:
-                fault(_WHY_NOT_OFFLOAD[state[target]])
-            if not instance.tensors[target].swappable:
-                fault("the tensor is not swappable")
-            start = max(out_lane, clock)
-            end = out_lane = start + instance.link.offload_time(sizes[target])
-            if not instance.link.duplex:
-                in_lane = end
-            state[target], departure[target] = _LEAVING, end
-            offloaded += sizes[target]
-            if not copied[target]:
-                copied[target] = True
-                host += sizes[target]
-                if host > host_budget:
-                    fault(f"copies on the host hold {host} bytes, over the host budget of {host_budget}")
-                host_peak = max(host_peak, host)
-            host_version[target] = version[target]
-        elif action is prefetch:
-            if state[target] != _ABSENT:
-                fault("the tensor is resident already")
-            if not copied[target]:
-                fault("the tensor has no copy on the host")
-            resident += sizes[target]
-            used = resident
-            start = max(in_lane, clock)
-            end = in_lane = start + instance.link.prefetch_time(sizes[target])
-            if not instance.link.duplex:
-                out_lane = end
-            state[target], arrival[target], ends_copy[target] = _ARRIVING, end, n in final_prefetches
-            prefetched += sizes[target]
-            version[target] = host_version[target]
-        else:
-            start = clock
-            for since, last in held[target]:
-                if since < next_operation <= last:
-                    fault(f"the tensor is held outside the plan until operation {last} has run")
-            if action is evict:
-                if state[target] != _LEAVING:
-                    fault("no offload of the tensor is under way")
-                if departure[target] > clock:
-                    offload_stall += departure[target] - clock
-                    clock = departure[target]
-            elif state[target] == _ARRIVING:
-                arrive(target)
-            elif state[target] != _RESIDENT:
-                fault(
-                    "the tensor is not resident" if state[target] == _ABSENT else "its offload is under way: only evict ends it"
-                )
-            state[target], version[target] = _ABSENT, 0
-            resident -= sizes[target]
-            end = clock
-        if used > peak:
-            peak = used
-            if peak > budget:
-                fault(f"it needs {peak} bytes on the device, over the budget of {budget}")
-        starts.append(start)
-        ends.append(end)
-        residents.append(resident)
-        memories.append(used)
-
-    if next_operation < len(operations):
-        raise ScheduleError(
-            f"the schedule ends before operation {next_operation} ('{instance.operations[next_operation].name}') has run"
+    def execute(self) -> Timeline:
+        methods = {action: getattr(self, action.value) for action in Action}
+        counts = {action: len(self.operations if action == Action.RUN else self.sizes) for action in Action}
+        budget = LARGEST if self.instance.budget is None else self.instance.budget
+        starts, ends, resident, memory = [], [], [], list[int]()
+        for action, target in self.instructions:
+            try:
+                if not 0 <= target < counts[action]:
+                    raise ScheduleError(f"there is no such {'operation' if action == Action.RUN else 'tensor'}")
+                start, end, used = methods[action](target)
+                if used > budget:
+                    raise ScheduleError(f"it needs {used} bytes on the device, over the budget of {budget}")
+            except ScheduleError as fault:
+                raise ScheduleError(f"instruction {len(memory)} ({spell(self.instance, action, target)}): {fault}") from None
+            starts.append(start)
+            ends.append(end)
+            resident.append(self.resident)
+            memory.append(used)
+        if self.next < len(self.operations):
+            raise ScheduleError(f"the schedule ends before operation {self.next} ('{self.operations[self.next].name}') has run")
+        return Timeline(
+            start=tuple(starts),
+            end=tuple(ends),
+            resident=tuple(resident),
+            memory=tuple(memory),
+            peak=max(memory, default=0),
+            host_peak=self.host_peak,
+            makespan=max(self.clock, *self.lanes),
+            ideal=self.instance.ideal,
+            offload_stall=self.offload_stall,
+            prefetch_stall=self.clock - self.offload_stall - self.recompute_time - self.instance.ideal,
+            recompute_time=self.recompute_time,
+            recomputed=self.recomputed,
+            offloaded=self.offloaded,
+            prefetched=self.prefetched,
         )
-    return Timeline(
-        start=tuple(starts),
-        end=tuple(ends),
-        resident=tuple(residents),
-        memory=tuple(memories),
-        peak=peak,
-        host_peak=host_peak,
-        makespan=max(clock, out_lane, in_lane),
-        ideal=instance.ideal,
-        offload_stall=offload_stall,
-        prefetch_stall=prefetch_stall,
-        recompute_time=recompute_time,
-        recomputed=recomputed,
-        offloaded=offloaded,
-        prefetched=prefetched,
-    )
 
+    def run(self, t: int) -> tuple[int, int, int]:
+        operation, state = self.operations[t], self.state
+        reads, extra = operation.reads, operation.workspace
+        if first := (t == self.next):
+            self.next += 1
+        else:
+            self._run_again(t)
+        for i in self.instance.wanted[t] if first else reads:
+            if state[i]:
+                self._access(i, "reads" if i in reads else "begins to hold")
+        for i in operation.writes:
+            if state[i] == _ABSENT:
+                state[i] = _RESIDENT
+                self.resident += self.sizes[i]
+            elif state[i]:
+                raise ScheduleError(f"it writes {self._tensor(i)}, but {_WHY_NOT[state[i]]}")
+            elif i not in reads:
+                extra += self.sizes[i]
+        if t in self.instance.group_accesses:
+            self._access_groups(t, first)
+        start = self.clock
+        self.clock = end = start + operation.duration
+        return start, end, self.resident + extra
 
-_WHY_NOT_OFFLOAD = {
-    _ABSENT: "the tensor is not resident",
-    _LEAVING: "its offload is under way already",
-    _ARRIVING: "its prefetch has not arrived",
-}
+    def _run_again(self, t: int) -> None:
+        if t > self.next:
+            name = self.operations[self.next].name
+            raise ScheduleError(f"first runs keep the order of the instance, and operation {self.next} ('{name}') has not run")
+        if not self.operations[t].recomputable:
+            raise ScheduleError("it has run already and is not recomputable")
+        self.recompute_time += self.operations[t].duration
+        self.recomputed += 1
 
+    def _access(self, i: int, how: str) -> None:
+        if self.state[i] == _ABSENT:
+            raise ScheduleError(f"it {how} {self._tensor(i)}, which is not resident")
+        if self.state[i] == _ARRIVING:
+            self._arrive(i)
 
-def _holds(instance: Instance) -> dict[int, list[int]]:
-    """For operations at which a stretch of being held begins: the tensors that they neither read nor write."""
-    holds: dict[int, list[int]] = {}
-    for i, tensor in enumerate(instance.tensors):
-        for first, _ in tensor.held:
-            operation = instance.operations[first]
-            if i not in operation.reads and i not in operation.writes:
-                holds.setdefault(first, []).append(i)
-    return holds
+    def _access_groups(self, t: int, first: bool) -> None:
+        for i, before, writes in self.instance.group_accesses[t]:
+            if before and self.version[i] != before and (first or i in self.operations[t].reads):
+                raise ScheduleError(f"it needs {self._tensor(i)} after {before} of its writers, not {self.version[i]}")
+            if writes and (before or not self.version[i]):
+                self.version[i] = before + 1
 
+    def offload(self, i: int) -> tuple[int, int, int]:
+        if self.state[i]:
+            raise ScheduleError(_WHY_NOT[self.state[i]])
+        if not self.instance.tensors[i].swappable:
+            raise ScheduleError("it is not swappable")
+        if i not in self.host_version:
+            self.host += self.sizes[i]
+            self.host_peak = max(self.host_peak, self.host)
+            if self.instance.host_budget is not None and self.host > self.instance.host_budget:
+                raise ScheduleError(f"the host would hold {self.host} bytes, over its budget of {self.instance.host_budget}")
+        self.state[i], self.host_version[i] = _LEAVING, self.version[i]
+        self.offloaded += self.sizes[i]
+        start = max(self.clock, self.lanes[self.out])
+        end = self.departure[i] = self.lanes[self.out] = start + self.instance.link.offload_time(self.sizes[i])
+        return start, end, self.resident
 
-def _in_place(instance: Instance) -> dict[int, list[tuple[int, int, int]]]:
-    """For operations on tensors of several writers: tensor, how many must have run before, how many have then (0: reads)."""
-    states: dict[int, list[tuple[int, int, int]]] = {}
-    for i, writers in enumerate(instance.writers):
-        if len(writers) > 1:
-            for t in instance.accesses[i]:
-                before = bisect_left(writers, t)
-                states.setdefault(t, []).append((i, before, before + 1 if t in writers else 0))
-    return states
+    def prefetch(self, i: int) -> tuple[int, int, int]:
+        if self.state[i] != _ABSENT:
+            raise ScheduleError("it is resident already")
+        if i not in self.host_version:
+            raise ScheduleError("the host has no copy of it")
+        if not next(self.fetched_again):
+            self.leaves_host.add(i)
+        self.state[i], self.version[i] = _ARRIVING, self.host_version[i]
+        self.resident += self.sizes[i]
+        self.prefetched += self.sizes[i]
+        start = max(self.clock, self.lanes[self.back])
+        end = self.arrival[i] = self.lanes[self.back] = start + self.instance.link.prefetch_time(self.sizes[i])
+        return start, end, self.resident
 
+    def _arrive(self, i: int) -> None:
+        self.state[i] = _RESIDENT
+        self.clock = max(self.clock, self.arrival[i])
+        if i in self.leaves_host:
+            self.leaves_host.remove(i)
+            del self.host_version[i]
+            self.host -= self.sizes[i]
 
-def _final_prefetches(schedule: Schedule, tensors: int) -> set[int]:
-    """The prefetches that no other one of the same copy follows."""
-    final, wanted = set(), [False] * tensors
-    for n in range(len(schedule.instructions) - 1, -1, -1):
-        action, target = schedule.instructions[n]
-        if action is Action.PREFETCH and target < tensors:
-            if not wanted[target]:
-                final.add(n)
-            wanted[target] = True
-        elif action is Action.OFFLOAD and target < tensors:
-            wanted[target] = False
-    return final
+    def evict(self, i: int) -> tuple[int, int, int]:
+        if self.state[i] != _LEAVING:
+            raise ScheduleError("no offload of it is under way")
+        start, self.clock = self.clock, max(self.clock, self.departure[i])
+        self.offload_stall += self.clock - start
+        return self._free(i, start)
 
+    def drop(self, i: int) -> tuple[int, int, int]:
+        start = self.clock
+        if self.state[i] == _ARRIVING:
+            self._arrive(i)
+        elif self.state[i]:
+            raise ScheduleError(_WHY_NOT[self.state[i]])
+        return self._free(i, start)
 
-def _spell(instance: Instance, schedule: Schedule, n: int) -> str:
-    action, target = schedule.instructions[n]
-    named = instance.operations if action is Action.RUN else instance.tensors
-    name = f" '{named[target].name}'" if 0 <= target < len(named) else ""
-    return f"{action} {target}{name}"
+    def _free(self, i: int, start: int) -> tuple[int, int, int]:
+        for since, last in self.instance.tensors[i].held:
+            if since < self.next <= last:
+                raise ScheduleError(f"it is held outside the plan until operation {last} has run")
+        self.resident -= self.sizes[i]
+        self.state[i], self.version[i] = _ABSENT, 0
+        return start, self.clock, self.resident + self.sizes[i]
+
+    def _tensor(self, i: int) -> str:
+        return f"tensor {i} ('{self.instance.tensors[i].name}')"

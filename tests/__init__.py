@@ -1,0 +1,1 @@
+"""Tests of slackswap_opt; each file mirrors the module of its name."""
