@@ -1,0 +1,260 @@
+"""Follows one step: every storage from birth to death, while everything that autograd saves is swapped out at once."""
+
+import weakref
+from collections.abc import Iterable, Iterator
+from typing import Any, Protocol
+
+import torch
+from torch._C import _autograd
+
+from slackswap_opt.runtime.clock import Clock, backward_running
+from slackswap_opt.runtime.modules import NOWHERE, Modules, Place
+from slackswap_opt.runtime.refusals import refuse_tensor
+from slackswap_opt.runtime.signatures import (
+    Signature,
+    inside_custom_function,
+    obstacle,
+    signature,
+)
+from slackswap_opt.runtime.storage import OUTSIDE, Geometry, Storages, is_plain, storages_of, tensors_in
+from slackswap_opt.runtime.trace import Call, Storage, Trace
+
+
+class Measure(Protocol):
+    """How an operation is run and measured."""
+
+    def run(self, call: Signature, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, int, int]:
+        """Return the operation's result, its duration in nanoseconds, and the most bytes that it held beyond those before."""
+
+
+class Guard(Protocol):
+    """Who is told before something outside of the step changes, so that it can be put back."""
+
+    def before_write(self, storage: torch.UntypedStorage) -> None:
+        """Note a storage that is about to be written."""
+
+    def before_gradient(self, leaf: torch.Tensor) -> None:
+        """Note a leaf whose gradient is about to change."""
+
+
+class Handle:
+    """What stands in the place of a saved tensor: which storage, and the tensor's geometry."""
+
+    __slots__ = ("__weakref__", "geometry", "requires", "storage", "version", "versions")
+
+    def __init__(self, storage: Storage, tensor: torch.Tensor, versions: torch.Tensor | None) -> None:
+        self.storage, self.geometry = storage, Geometry.of(tensor)
+        self.versions, self.version = versions, tensor._version if versions is not None else 0
+
+
+class Tracer(Clock):  # type: ignore[no-untyped-call]
+    """A clock that writes down what it sees.
+
+    Parameters
+    ----------
+    measure
+        Runs operations.
+    guard
+        Is told of what changes outside.
+    modules
+        Says which module runs.
+    fake
+        Whether tensors have no data: then nothing is copied.
+    """
+
+    def __init__(self, measure: Measure, guard: Guard, modules: Modules, *, fake: bool = False) -> None:
+        super().__init__()
+        self.trace = Trace()
+        self._measure, self._guard, self._modules, self._fake = measure, guard, modules, fake
+        self._storages: Storages[Storage] = Storages(self._died)
+        self._copies: dict[Storage, torch.Tensor] = {}
+        self._handles: dict[weakref.ref[Handle], Storage] = {}
+        self._counts: dict[Storage, int] = {}
+        self._places: dict[int, Place] = {}
+        self._last = NOWHERE
+        self._outside = 0
+        self._sequence = _autograd._get_sequence_nr()
+        self._ended = False
+
+    def operate(self, index: int, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run operation `index` and write it down."""
+        known = signature(function)
+        call = Call(known.name, known.short, self._place(), backward_running(), torch.is_grad_enabled())
+        call.graph |= not call.backward
+        call.random, call.obstacle = known.random, obstacle(known, args, kwargs)
+        if not call.obstacle and inside_custom_function():
+            call.obstacle = "it runs inside a custom autograd Function"
+        self.trace.calls.append(call)
+        # Only records from here on, never a storage: whatever this frame held would die late.
+        lifted = self._births(index, args) if known.short == "lift_fresh" else []
+        reads = [record for record in self._found((args, kwargs)) if record not in lifted]
+        changes = list(self._found(list(known.changes(args, kwargs))))
+        leaf_gradient = self._warn(call, changes)
+        result, call.duration, peak = self._measure.run(known, function, args, kwargs)
+        born = [*lifted, *self._births(index, result)]
+        for record in changes:
+            self._changed(record)
+        for record in [*born, *reads] if leaf_gradient and known.short == "detach" else born if leaf_gradient else ():
+            record.parameter_gradient = True
+        call.workspace = max(0, peak - sum(record.size for record in born))
+        call.reads, call.outside_reads = _numbers(reads)
+        call.writes, call.outside_writes = _numbers([*born, *changes])
+        return result
+
+    def pack(self, tensor: torch.Tensor) -> Any:
+        """Swap out what autograd saves: return a handle in its place, or the tensor itself if it is none of the step's own."""
+        with self.paused():
+            storages = [self._storages.find(s) for s in storages_of(tensor)]
+            own = [s for s in storages if s is not None and s.maker != OUTSIDE]
+            for storage in own:
+                storage.packs.append(self.index)
+            if not is_plain(tensor):
+                for storage in own:
+                    storage.obstacle = f"it is saved as a {type(tensor).__name__} of layout {tensor.layout}"
+            if not own or not is_plain(tensor):
+                return tensor
+            handle = Handle(own[0], tensor, None if self._fake else _versions(tensor))
+            self._handles[weakref.ref(handle, self._let_go)] = own[0]
+            self._counts[own[0]] = self._counts.get(own[0], 0) + 1
+            if own[0] not in self._copies:
+                self._copy(own[0])
+            return handle
+
+    def unpack(self, saved: Any) -> torch.Tensor:
+        """Return the saved tensor, brought back if its storage is gone."""
+        if not isinstance(saved, Handle):
+            return saved  # type: ignore[no-any-return]
+        with self.paused():
+            record = saved.storage
+            if saved.versions is not None and saved.versions._version != saved.version:
+                raise RuntimeError(
+                    "one of the variables needed for gradient computation has been modified by an inplace operation: "
+                    f"{record.dtype} {list(record.shape)}, output {record.output} of operation {record.maker}, is at version "
+                    f"{saved.versions._version}; expected version {saved.version} instead"
+                )
+            record.unpacks.append(self.index)
+            storage = record.storage
+            if storage is None:
+                storage = self._bring_back(record)
+            return saved.geometry.on(storage)
+
+    def end(self) -> Trace:
+        """Close the step: what is alive now outlives it."""
+        self._ended = True
+        for storage in self.trace.storages:
+            if storage in self._counts:
+                storage.released = None
+        self._copies.clear()
+        return self.trace
+
+    def left(self) -> tuple[int, int]:
+        """Return how many of the step's storages are still alive that are no leaf's gradient, and their bytes."""
+        alive = [s for s in self.trace.storages if s.storage is not None and not s.parameter_gradient]
+        return len(alive), sum(s.size for s in alive)
+
+    def _found(self, value: Any) -> Iterator[Storage]:
+        for tensor in tensors_in(value):
+            refuse_tensor(tensor)
+            for storage in storages_of(tensor):
+                yield self._storages.find(storage) or self._add(OUTSIDE, 0, tensor, storage)
+
+    def _births(self, index: int, result: Any) -> list[Storage]:
+        born, output = [], 0
+        for tensor in tensors_in(result):
+            for storage in storages_of(tensor):
+                if self._storages.find(storage) is None:
+                    born.append(self._add(index, output, tensor, storage))
+                output += 1
+        return born
+
+    def _add(self, maker: int, output: int, tensor: torch.Tensor, storage: torch.UntypedStorage) -> Storage:
+        if maker == OUTSIDE:
+            self._outside -= 1
+        record = Storage(maker, output, self._outside if maker == OUTSIDE else len(self.trace.storages), tensor)
+        self._storages.attach(record, storage)
+        if maker != OUTSIDE:
+            self.trace.storages.append(record)
+            record.lives.append((maker, None))
+        return record
+
+    def _died(self, storage: Storage) -> None:
+        if not self._ended and storage.lives:
+            storage.lives[-1] = (storage.lives[-1][0], self.index)
+
+    def _let_go(self, reference: weakref.ref[Handle]) -> None:
+        storage = self._handles.pop(reference)
+        self._counts[storage] -= 1
+        if not self._counts[storage]:
+            del self._counts[storage]
+            self._copies.pop(storage, None)
+            if not self._ended:
+                storage.released = self.index
+
+    def _warn(self, call: Call, changes: list[Storage]) -> bool:
+        """Tell the guard what is about to change outside; return whether a leaf's gradient is."""
+        for record in changes:
+            if record.maker == OUTSIDE and record.storage is not None:
+                self._guard.before_write(record.storage)
+        node = torch._C._current_autograd_node() if call.backward else None
+        if node is None or node.name() != "torch::autograd::AccumulateGrad":
+            return False
+        leaf = node.variable  # type: ignore[attr-defined]
+        if all(record is None or record.maker == OUTSIDE for record in map(self._storages.find, storages_of(leaf))):
+            self._guard.before_gradient(leaf)
+        return True
+
+    def _changed(self, record: Storage) -> None:
+        storage = record.storage
+        if storage is None or record.maker == OUTSIDE:
+            return
+        record.size = max(record.size, storage.nbytes())
+        if record in self._counts:
+            record.late = True
+            self._copy(record)
+
+    def _copy(self, record: Storage) -> None:
+        storage = record.storage
+        if storage is not None and not self._fake:
+            with torch.no_grad():
+                self._copies[record] = _bytes(storage).to("cpu", copy=True)
+
+    def _bring_back(self, record: Storage) -> torch.UntypedStorage:
+        with torch.no_grad():
+            flat = torch.empty(record.size, dtype=torch.uint8, device=record.device)
+            if not self._fake:
+                flat.copy_(self._copies[record])
+        storage = flat.untyped_storage()
+        self._storages.attach(record, storage)
+        record.lives.append((self.index, None))
+        return storage
+
+    def _place(self) -> Place:
+        """Return where the model is: by autograd's number of the forward operation while its engine runs."""
+        number = _autograd._get_sequence_nr()
+        node = torch._C._current_autograd_node() if backward_running() else None
+        if node is not None:
+            self._last = self._places.get(node._sequence_nr(), self._last)
+        elif not backward_running():
+            self._last = self._modules.place
+        for new in range(self._sequence, number):
+            self._places[new] = self._last
+        self._sequence = number
+        return self._last
+
+
+def _numbers(records: Iterable[Storage]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the numbers of the step's own storages and of those outside, each once."""
+    numbers = dict.fromkeys(record.number for record in records)
+    return tuple(n for n in numbers if n >= 0), tuple(n for n in numbers if n < 0)
+
+
+def _bytes(storage: torch.UntypedStorage) -> torch.Tensor:
+    flat = torch.empty(0, dtype=torch.uint8, device=storage.device)
+    return flat.set_(storage)
+
+
+def _versions(tensor: torch.Tensor) -> torch.Tensor:
+    """Return an empty tensor that shares the version counter of `tensor`: how autograd notices a write in place."""
+    versions = tensor.detach()
+    versions.data = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+    return versions
