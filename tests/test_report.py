@@ -95,10 +95,13 @@ def test_a_judged_schedule_has_the_same_lines() -> None:
 
 
 def test_results_stand_side_by_side() -> None:
-    head, _, *rows = [line.split() for line in text(compare_table([SWAPPED, RECOMPUTED, NOTHING])).splitlines() if line.strip()]
+    head, _, *rows, _ = [
+        line.split() for line in text(compare_table([SWAPPED, RECOMPUTED, NOTHING])).splitlines() if line.strip()
+    ]
     assert head[:4] == ["model", "method", "status", "retained"]
     assert rows[0][4] == rows[1][4] == "91.67%"
     assert rows[2][1:6] == ["keep-all", "infeasible", "-", "-", "needs"]
+    assert "step: operation 'h' needs 300 bytes." in text(compare_table([SWAPPED, NOTHING]))
     assert "gap" not in head
     assert "gap" in text(compare_table([replace(SWAPPED, bound=1140)]))
 

@@ -33,6 +33,7 @@ _COLOURS = {
     "offload": "#009E73",
     "prefetch": "#CC79A7",
 }
+_MARKED = ("recomputation", "stall")
 _LANES = {"offload": 2, "compute": 1, "prefetch": 0}
 _LANE_LABELS = ("offload\nto the host", "compute", "prefetch\nfrom the host")
 _GRAIN = 4000
@@ -99,11 +100,13 @@ def plot_lanes(result: Result, ax: "Axes | None" = None) -> "Axes":
     grain = (result.makespan or 1) / _GRAIN
     for name, colour in _COLOURS.items():
         y = _LANES.get(name, _LANES["compute"])
-        bars = [_bar(start / 1e6, end / 1e6, y) for start, end in _merged(spans[name], grain)]
-        # An outline keeps what is narrower than a pixel visible: single stalls and re-runs must not vanish.
-        width = 0.6 if name in ("recomputation", "stall") else 0.0
-        total = format_time(sum(b - a for a, b in spans[name]))
-        ax.add_collection(PolyCollection(bars, facecolor=colour, edgecolor=colour, linewidth=width, label=f"{name} {total}"))
+        merged = _merged(spans[name], grain)
+        label = f"{name} {format_time(sum(end - start for start, end in spans[name]))}"
+        ax.add_collection(PolyCollection(_bars(merged, y - 0.38, y + 0.38), facecolor=colour, linewidth=0, label=label))
+        if name in _MARKED:
+            # Below the lane, with an outline: single re-runs and stalls may be narrower than a pixel, but must not vanish.
+            marks = _bars(merged, y - 0.5, y - 0.43)
+            ax.add_collection(PolyCollection(marks, facecolor=colour, edgecolor=colour, linewidth=0.6, label=f"_{name} marks"))
     ax.set_yticks(list(_LANES.values()), _LANE_LABELS)
     ax.set_ylim(-0.6, 2.6)
     ax.set_xlim(0, (result.makespan or 1) / 1e6)
@@ -157,8 +160,9 @@ def _headline(result: Result) -> str:
     )
 
 
-def _bar(start: float, end: float, y: float) -> list[tuple[float, float]]:
-    return [(start, y - 0.4), (end, y - 0.4), (end, y + 0.4), (start, y + 0.4)]
+def _bars(spans: Iterable[Span], low: float, high: float) -> list[list[tuple[float, float]]]:
+    """Rectangles in milliseconds between two heights."""
+    return [[(a / 1e6, low), (b / 1e6, low), (b / 1e6, high), (a / 1e6, high)] for a, b in spans]
 
 
 def _judged(result: Result) -> tuple[Schedule, Timeline]:

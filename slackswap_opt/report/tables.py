@@ -102,6 +102,8 @@ def compare_table(results: Sequence[Result]) -> Table:
         if gaps:
             cells.append("-" if result.gap is None else format_percent(result.gap))
         table.add_row(*cells, format_time(result.runtime))
+    table.caption_justify = "left"
+    table.caption = "\n".join(f"{result.instance.name}: {result.message}" for result in results if result.message)
     return table
 
 
