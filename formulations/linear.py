@@ -1,0 +1,105 @@
+"""A linear program in integers, as data: what every solver is given and what a certificate is checked against."""
+
+from collections.abc import Iterable, Sequence
+from enum import StrEnum
+from typing import NamedTuple
+
+
+class Sense(StrEnum):
+    """How a row's left side compares with its right side."""
+
+    AT_MOST = "<="
+    AT_LEAST = ">="
+    EQUAL = "="
+
+
+class Variable(NamedTuple):
+    """A column: its name, the integers it lies between, and whether it must be integer itself."""
+
+    name: str
+    lower: int
+    upper: int
+    integer: bool
+
+
+class Row(NamedTuple):
+    """A constraint: sum of coefficients times columns, compared with `rhs`. No column stands twice, no coefficient is 0."""
+
+    name: str
+    columns: tuple[int, ...]
+    coefficients: tuple[int, ...]
+    sense: Sense
+    rhs: int
+
+
+Terms = Iterable[tuple[int, int]]
+"""Pairs of a column and its coefficient; a column may stand several times."""
+
+
+class LinearProgram:
+    """Variables, rows and an objective to be minimised; it grows as a formulation is written down.
+
+    Attributes
+    ----------
+    variables, rows
+        In the order in which they were added; a variable is known by its position.
+    objective
+        Coefficients by column.
+    """
+
+    def __init__(self) -> None:
+        self.variables: list[Variable] = []
+        self.rows: list[Row] = []
+        self.objective: dict[int, int] = {}
+
+    def variable(self, name: str, upper: int, *, lower: int = 0, integer: bool = False) -> int:
+        """Add a variable and return its column."""
+        self.variables.append(Variable(name, lower, upper, integer))
+        return len(self.variables) - 1
+
+    def row(self, name: str, terms: Terms, sense: Sense, rhs: int) -> None:
+        """Add a constraint; terms of one column are summed."""
+        total: dict[int, int] = {}
+        for column, coefficient in terms:
+            total[column] = total.get(column, 0) + coefficient
+        kept = {column: coefficient for column, coefficient in total.items() if coefficient}
+        self.rows.append(Row(name, tuple(kept), tuple(kept.values()), sense, rhs))
+
+    def minimise(self, terms: Terms) -> None:
+        """Set the objective."""
+        self.objective = dict(terms)
+
+    def value(self, values: Sequence[int]) -> int:
+        """Return the objective at `values`."""
+        return sum(coefficient * values[column] for column, coefficient in self.objective.items())
+
+    def broken(self, values: Sequence[int]) -> str | None:
+        """Return the name of a variable or row that `values` violates, or None if they are feasible."""
+        for variable, value in zip(self.variables, values, strict=True):
+            if not variable.lower <= value <= variable.upper:
+                return variable.name
+        for name, columns, coefficients, sense, rhs in self.rows:
+            activity = sum(c * values[j] for j, c in zip(columns, coefficients, strict=True))
+            over, under = activity > rhs, activity < rhs
+            if (over and sense is not Sense.AT_LEAST) or (under and sense is not Sense.AT_MOST):
+                return name
+        return None
+
+
+def to_lp(program: LinearProgram) -> str:
+    """Return the program in the LP format that solvers read; names must consist of letters, digits and underscores."""
+    names = [variable.name for variable in program.variables]
+    lines = ["\\ minimise the overhead", "Minimize", f" overhead: {_sum(program.objective.items(), names)}", "Subject To"]
+    for name, columns, coefficients, sense, rhs in program.rows:
+        terms = _sum(zip(columns, coefficients, strict=True), names)
+        lines.append(f" {name}: {terms} {sense} {rhs}")
+    lines.append("Bounds")
+    lines += [f" {v.lower} <= {v.name} <= {v.upper}" for v in program.variables]
+    if general := [v.name for v in program.variables if v.integer]:
+        lines += ["General", *(f" {name}" for name in general)]
+    return "\n".join([*lines, "End", ""])
+
+
+def _sum(terms: Terms, names: Sequence[str]) -> str:
+    spelled = " ".join(f"{'-' if c < 0 else '+'} {abs(c)} {names[j]}" for j, c in terms)
+    return spelled or f"0 {names[0]}"

@@ -1,0 +1,134 @@
+"""What cannot bind, or hardly matters, goes before any solver sees it: each reduction is a switch, and says what it costs."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import NamedTuple
+
+from slackswap_opt.files import InputError
+from slackswap_opt.formulations.rounding import Rounding, Scale
+from slackswap_opt.instance import Instance
+
+
+@dataclass(frozen=True, slots=True)
+class Reductions:
+    """The switches. All but `merge` and `checkpoints` loosen the model, so they are for outer rounding only.
+
+    Attributes
+    ----------
+    negligible
+        Tensors of fewer bytes than this count as 0 bytes; the bound falls by at most their bytes times the price of memory.
+    merge
+        Time steps begin only at operations that a row speaks of, not at every opening of an interval. Within a step a copy may
+        then use link time from before its tensor was written.
+    thin
+        Of consecutive operations over budget that see the same tensors live, only the most over budget has a memory row.
+    checkpoints
+        How many operations a re-run cannot be moved across for free: the most over-budget one of each of so many equal shares
+        of those over budget. More make the bound tighter and the model larger; with 0 re-runs lend link time to the whole step.
+    """
+
+    negligible: int = 0
+    merge: bool = True
+    thin: bool = False
+    checkpoints: int = 1
+
+
+class Interval(NamedTuple):
+    """An idle interval that is decided: one that covers an operation over budget and is not empty.
+
+    `number` is its place in `Instance.idle_intervals`, `size` is in units of the model, `first` is the first operation inside
+    that is over budget.
+    """
+
+    number: int
+    tensor: int
+    start: int
+    end: int
+    size: int
+    first: int
+    swap: bool
+    recompute: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Reduced:
+    """What is left of an instance for the model.
+
+    Attributes
+    ----------
+    sizes
+        For each tensor its units of size.
+    excess
+        For each operation the units by which keeping everything exceeds the budget; negative where it fits.
+    critical
+        The operations that get a memory row.
+    checkpoints
+        Those of them that re-runs are told apart at.
+    intervals
+        What is decided.
+    """
+
+    sizes: tuple[int, ...]
+    excess: tuple[int, ...]
+    critical: tuple[int, ...]
+    checkpoints: tuple[int, ...]
+    intervals: tuple[Interval, ...]
+
+
+def reduce(instance: Instance, scale: Scale, reductions: Reductions) -> Reduced:
+    """Return what the model must hold of `instance`, whose budget must not be None."""
+    if instance.budget is None:
+        raise InputError("'budget' must be set for a model of the instance, got None")
+    if not scale.outer and (reductions.negligible or reductions.thin):
+        raise InputError(f"'negligible' and 'thin' loosen a model; with {Rounding.INNER} rounding they must be off")
+    over = [t for t, memory in enumerate(instance.keep_all_memory) if memory > instance.budget]
+    sizes = tuple(scale.size(t.size) if t.size >= reductions.negligible else 0 for t in instance.tensors)
+    excess = _excess(instance, scale, sizes)
+    critical = tuple(_thinned(instance, over, excess) if reductions.thin else over)
+    checkpoints = _checkpoints(critical, excess, reductions.checkpoints)
+    return Reduced(sizes, excess, critical, checkpoints, _intervals(instance, over, sizes))
+
+
+def _excess(instance: Instance, scale: Scale, sizes: Sequence[int]) -> tuple[int, ...]:
+    change = [0] * (len(instance.operations) + 1)
+    for size, accesses in zip(sizes, instance.accesses, strict=True):
+        change[accesses[0]] += size
+        change[accesses[-1] + 1] -= size
+    budget = scale.budget(instance.budget or 0)
+    live = zip(accumulate(change), instance.operations, strict=False)
+    return tuple(held + scale.size(operation.workspace) - budget for held, operation in live)
+
+
+def _thinned(instance: Instance, over: list[int], excess: Sequence[int]) -> list[int]:
+    """Keep the most over-budget operation of each run between which no idle interval opens or ends."""
+    events = {t for _, start, end in instance.idle_intervals for t in (start + 1, end)}
+    kept: list[int] = []
+    for before, t in pairwise([-2, *over]):
+        if kept and before == t - 1 and t not in events:
+            kept[-1] = max(kept[-1], t, key=lambda candidate: (excess[candidate], -candidate))
+        else:
+            kept.append(t)
+    return kept
+
+
+def _checkpoints(critical: tuple[int, ...], excess: Sequence[int], number: int) -> tuple[int, ...]:
+    shares = min(number, len(critical))
+    bounds = [len(critical) * n // shares for n in range(shares + 1)] if shares else []
+    return tuple(max(critical[low:high], key=lambda t: (excess[t], -t)) for low, high in pairwise(bounds))
+
+
+def _intervals(instance: Instance, over: list[int], sizes: Sequence[int]) -> tuple[Interval, ...]:
+    following: list[int] = [len(instance.operations)] * (len(instance.operations) + 1)
+    for t in over:
+        following[t] = t
+    for t in range(len(instance.operations) - 1, -1, -1):
+        following[t] = min(following[t], following[t + 1])
+    decided = []
+    for number, interval in enumerate(instance.idle_intervals):
+        i, start, end = interval
+        first = following[start + 1]
+        swap, recompute = instance.tensors[i].swappable, instance.can_recompute(interval)
+        if first < end and sizes[i] and (swap or recompute):
+            decided.append(Interval(number, i, start, end, sizes[i], first, swap, recompute))
+    return tuple(decided)

@@ -1,0 +1,292 @@
+r"""The slack formulation: keep, swap or recompute within a memory budget and the link time that computation hides.
+
+Symbols, here and in the code: operation $t$ takes $p_t$ and, with everything kept, exceeds the budget by $e_t$. A decided
+idle interval $g$ of a tensor of $m_g$ bytes lies between operations $a_g$ and $b_g$. $\delta_t \ge 0$ is the delay just
+before operation $t$ (re-runs and waits). `docs/formulation.md` has the plan space and the proof that this relaxes it.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+from slackswap_opt.formulations.linear import LinearProgram, Sense
+from slackswap_opt.formulations.overlap import Lanes
+from slackswap_opt.formulations.presolve import Reductions, reduce
+from slackswap_opt.formulations.reruns import Step, Tail, find_reruns
+from slackswap_opt.formulations.rounding import Rounding, Scale, Units
+from slackswap_opt.instance import Instance
+from slackswap_opt.plan import Decision, Plan
+
+Terms = list[tuple[int, int]]
+AT_MOST, AT_LEAST, EQUAL = Sense.AT_MOST, Sense.AT_LEAST, Sense.EQUAL
+
+
+class SlackModel:
+    """The formulation of one instance: variables, rows and objective as integers, for any solver.
+
+    Parameters
+    ----------
+    instance
+        What is planned; its budget must be set.
+    rounding
+        OUTER for lower bounds, INNER for plans.
+    units
+        What sizes and times are counted in; by default bytes and nanoseconds.
+    reductions
+        What presolve may do.
+
+    Attributes
+    ----------
+    program
+        The linear program; its objective is the overhead in units of time.
+    s, r
+        Columns of the decisions, by place in `reduced.intervals`; absent where the choice is.
+    tail_kept, tail_fetched
+        Columns of a tail kept until, or fetched by, a deadline, by (tensor, deadline).
+    rebuilt
+        Columns that say whether the last re-run of a step's interval or tail has happened by the end of that step.
+    delay, ahead
+        Columns of the delay before each mark, and of re-run work done before it that is due later.
+    """
+
+    def __init__(
+        self,
+        instance: Instance,
+        *,
+        rounding: Rounding = Rounding.OUTER,
+        units: Units | None = None,
+        reductions: Reductions | None = None,
+    ) -> None:
+        self.instance = instance
+        self.rounding = rounding
+        self.units = units or Units()
+        self.reductions = reductions or Reductions()
+        self.scale = Scale(self.units, rounding)
+        self.reduced = reduce(instance, self.scale, self.reductions)
+        self.reruns = find_reruns(instance, self.reduced)
+        self.program = LinearProgram()
+        self.s: dict[int, int] = {}
+        self.r: dict[int, int] = {}
+        self.tail_kept: dict[tuple[int, int], int] = {}
+        self.tail_fetched: dict[tuple[int, int], int] = {}
+        self.rebuilt: dict[Step, int] = {}
+        self.held: dict[tuple[int, int], int] = {}
+        self.runs: dict[tuple[int, int], int] = {}
+        self.delay: list[int] = []
+        self.ahead: dict[int, int] = {}
+        self.due: dict[int, Terms] = {}
+        self.marks = self._marks()
+        self.horizon = self._horizon()
+        self.decisions()
+        self.tails()
+        self.operands()
+        self.work()
+        self.delays()
+        self.lanes = Lanes(self)
+        self.peak_memory()
+        self.program.minimise((column, 1) for column in self.delay)
+
+    def _marks(self) -> list[int]:
+        """The operations at which a step of the model's time begins."""
+        marks = {*self.reduced.critical, *(interval.end for interval in self.reduced.intervals)}
+        for tail in self.reruns.tails.values():
+            marks.update(tail.deadlines)
+        if not self.reductions.merge:
+            openings = [(interval.tensor, interval.start) for interval in self.reduced.intervals]
+            for i, a in (*openings, *((n, tail.start) for n, tail in self.reruns.tails.items())):
+                writers = self.instance.writers[i]
+                marks.update((a + 1, writers[bisect_right(writers, a) - 1] + 1))
+        return sorted(mark for mark in marks if mark < len(self.instance.operations))
+
+    def _horizon(self) -> int:
+        """More delay than a sensible schedule has, in units of time: everything runs twice, each copy waits for the last."""
+        link, total = self.instance.link, self.instance.ideal
+        for i in (*(g.tensor for g in self.reduced.intervals), *self.reruns.tails):
+            total += link.offload_time(self.instance.tensors[i].size) + link.prefetch_time(self.instance.tensors[i].size)
+        return total // self.units.time + 1
+
+    def decisions(self) -> None:
+        r"""Each interval is kept, swapped or recomputed: $k_g + s_g + r_g = 1$, written without $k_g$ as $s_g + r_g \le 1$."""
+        for g, interval in enumerate(self.reduced.intervals):
+            name = f"{interval.tensor}_{interval.start}_{interval.end}"
+            if interval.swap:
+                self.s[g] = self.program.variable(f"s_{name}", 1, integer=True)
+            for step in self.reruns.steps[g]:
+                end = "r" if step.by == interval.end else "y"
+                suffix = "" if step.by == interval.end else f"_{step.by}"
+                self.rebuilt[step] = self.program.variable(f"{end}_{name}{suffix}", 1, integer=True)
+            if interval.recompute:
+                self.r[g] = self.rebuilt[self.reruns.steps[g][-1]]
+            if interval.swap and interval.recompute:
+                self.program.row(f"one_{name}", [(self.s[g], 1), (self.r[g], 1)], AT_MOST, 1)
+            self._monotone(f"back_{name}", [self.rebuilt[step] for step in self.reruns.steps[g]])
+
+    def _monotone(self, name: str, columns: Sequence[int]) -> None:
+        for n, (earlier, later) in enumerate(pairwise(columns)):
+            self.program.row(f"{name}_{n}", [(later, 1), (earlier, -1)], AT_LEAST, 0)
+
+    def tails(self) -> None:
+        r"""After its last access a tensor is kept until a deadline, fetched by one, or rebuilt; each once and for all.
+
+        Kept until $d$ falls with the deadline $d$; fetched by $d$, and rebuilt by the end of a step, rise.
+        """
+        for n, tail in self.reruns.tails.items():
+            fetches = {demands[-1].by for demands in tail.demands}
+            for d in tail.deadlines:
+                self.tail_kept[n, d] = self.program.variable(f"keep_{n}_{d}", 1, integer=True)
+                if tail.swap and d in fetches:
+                    self.tail_fetched[n, d] = self.program.variable(f"fetch_{n}_{d}", 1, integer=True)
+            for step in tail.steps:
+                self.rebuilt[step] = self.program.variable(f"rebuild_{n}_{step.by}", 1, integer=True)
+            self._monotone(f"keep_on_{n}", [self.tail_kept[n, d] for d in reversed(tail.deadlines)])
+            self._monotone(f"fetch_on_{n}", self.fetches(n))
+            self._monotone(f"rebuild_on_{n}", [self.rebuilt[step] for step in tail.steps])
+
+    def fetches(self, n: int) -> list[int]:
+        """Return the columns of tensor `n` fetched in its tail, by rising deadline."""
+        return [self.tail_fetched[n, d] for d in self.reruns.tails[n].deadlines if (n, d) in self.tail_fetched]
+
+    def operands(self) -> None:
+        r"""A re-run finds its operands: past its last access, one of them was kept, fetched or rebuilt for it.
+
+        For every step of every chain that reads $n$: $y_{last} - y_{before} \le \kappa_{n,d} + \phi_{n,d_{last}} + \rho_n$.
+        """
+        for n, tail in self.reruns.tails.items():
+            for demands in tail.demands:
+                chain = self._chain(demands[0].step)
+                for step, _, by in demands:
+                    terms = [(self.rebuilt[chain[-1]], -1), (self.tail_kept[n, by], 1)]
+                    terms += [(self.rebuilt[chain[step.number - 1]], 1)] if step.number else []
+                    terms += [(self.tail_fetched[n, demands[-1].by], 1)] if tail.swap else []
+                    terms += [(self.rebuilt[tail.steps[-1]], 1)] if tail.recompute else []
+                    self.program.row(f"operand_{n}_of_{_name(step)}", terms, AT_LEAST, 0)
+
+    def _chain(self, step: Step) -> tuple[Step, ...]:
+        return self.reruns.tails[step.tensor].steps if step.interval is None else self.reruns.steps[step.interval]
+
+    def work(self) -> None:
+        r"""Operation $o$ has run again $x_{o,d}$ times before $d$, once in each interval and tail that it serves.
+
+        $x_{o,d} - x_{o,a} \ge y_d$ for what it writes, siblings together; where it serves one interval only, $x$ is $y$.
+        """
+        for o, chains in sorted(self.reruns.by_operation.items()):
+            cost = self.scale.work(self.instance.operations[o].duration)
+            if len(chains) == 1:
+                runs = [(step.by, self.rebuilt[step]) for step in chains[0]]
+            else:
+                runs = self._counted(o, chains)
+            before = -1
+            for d, column in runs:
+                self.due.setdefault(d, []).extend([(column, cost)] + ([(before, -cost)] if before >= 0 else []))
+                before = column
+
+    def _counted(self, o: int, chains: Sequence[tuple[Step, ...]]) -> list[tuple[int, int]]:
+        ends = sorted({step.by for chain in chains for step in chain})
+        runs = [self.program.variable(f"x_{o}_{d}", len(chains), integer=True) for d in ends]
+        self._monotone(f"runs_{o}", runs)
+        for chain in chains:
+            opened = bisect_right(ends, chain[0].after)
+            for step in chain:
+                terms = [(runs[bisect_left(ends, step.by)], 1), (self.rebuilt[step], -1)]
+                terms += [(runs[opened - 1], -1)] if opened else []
+                self.program.row(f"run_{o}_for_{_name(step)}", terms, AT_LEAST, 0)
+        return list(zip(ends, runs, strict=True))
+
+    def delays(self) -> None:
+        r"""Re-runs delay: $\delta_t \ge \text{due}_t + A_t - A_{t-1}$, and nothing is ahead, $A_t = 0$, at checkpoints.
+
+        Inner rounding does nothing ahead. A tail that is rebuilt before a checkpoint for use after it is there, or what was
+        rebuilt from it is.
+        """
+        first, last = min(self.reduced.critical, default=0), max(self.due, default=0)
+        ahead = -1
+        for t in self.marks:
+            delay = self.program.variable(f"delay_{t}", self.horizon)
+            terms = [(delay, 1), *((column, -cost) for column, cost in self.due.get(t, ()))]
+            terms += [(ahead, 1)] if ahead >= 0 else []
+            ahead = -1
+            if self.scale.outer and first < t < last and t not in self.reduced.checkpoints:
+                ahead = self.ahead[t] = self.program.variable(f"ahead_{t}", self.horizon)
+                terms.append((ahead, -1))
+            if len(terms) > 1:
+                self.program.row(f"work_{t}", terms, AT_LEAST, 0)
+            self.delay.append(delay)
+        for n, tail in self.reruns.tails.items():
+            for step in tail.steps[:-1]:
+                held = self.held[n, step.by] = self.program.variable(f"hold_{n}_{step.by}", 1)
+                terms = [(held, 1), (self.rebuilt[step], -1), *self._readers_done(tail, step.by)]
+                self.program.row(f"held_{n}_{step.by}", terms, AT_LEAST, 0)
+
+    def _readers_done(self, tail: Tail, q: int) -> Terms:
+        done: Terms = []
+        for demands in tail.demands:
+            chain = [step for step in self._chain(demands[0].step) if step.by <= q]
+            done += [(self.rebuilt[chain[-1]], 1)] if chain else []
+        return done
+
+    def peak_memory(self) -> None:
+        r"""What is over budget must be gone: $\sum_g m_g (s_g + r_g - y_{g,t}) - K_t - Q_t - P_t \ge e_t$.
+
+        The sum less the tails kept, $K_t$, changes only where an interval opens or ends: a variable that is brought up to date.
+        """
+        changes = sorted([*self._leaving(), *self._tails_kept()])
+        held: dict[int, int] = {}
+        gone, n = -1, 0
+        for t in self.reduced.critical:
+            update: Terms = []
+            while n < len(changes) and changes[n][0] <= t:
+                _, column, size = changes[n]
+                held[column] = held.get(column, 0) + size
+                update.append((column, size))
+                n += 1
+            if update or gone < 0:
+                sizes = held.values()
+                now = self.program.variable(f"gone_{t}", sum(z for z in sizes if z > 0), lower=sum(z for z in sizes if z < 0))
+                self.program.row(f"update_{t}", [(now, -1), *update, *([(gone, 1)] if gone >= 0 else [])], EQUAL, 0)
+                gone = now
+            self.program.row(f"memory_{t}", [(gone, 1), *self.lanes.present(t)], AT_LEAST, self.reduced.excess[t])
+
+    def _leaving(self) -> Iterator[tuple[int, int, int]]:
+        """Yield (from operation, column, change of its coefficient in the bytes gone) for every interval."""
+        for g, interval in enumerate(self.reduced.intervals):
+            for column in (self.s.get(g), self.r.get(g)):
+                if column is not None:
+                    yield interval.start + 1, column, interval.size
+                    yield interval.end, column, -interval.size
+            for step in self.reruns.steps[g][:-1]:
+                yield step.by, self.rebuilt[step], -interval.size
+                yield interval.end, self.rebuilt[step], interval.size
+
+    def _tails_kept(self) -> Iterator[tuple[int, int, int]]:
+        """Yield the same for tails: whole until the first re-run that may read them, then what they cover."""
+        for n, tail in self.reruns.tails.items():
+            begin = tail.start + 1
+            for d in tail.deadlines:
+                column = self.tail_kept[n, d]
+                whole = min(demand.after for demands in tail.demands for demand in demands if demand.by >= d) + 1
+                for start, end, size in ((begin, min(whole, d), tail.size), (max(begin, whole), d, tail.cover)):
+                    if start < end:
+                        yield start, column, -size
+                        yield end, column, size
+                begin = d
+            for step in tail.steps[:-1]:
+                yield step.by, self.held[n, step.by], -tail.size
+                yield step.by + 1, self.held[n, step.by], tail.size
+
+    def values_to_plan(self, values: Sequence[float]) -> Plan:
+        """Return the plan that 0/1 values of the columns spell; what is not decided is kept, tails are discarded."""
+        intervals = [Decision.KEEP] * len(self.instance.idle_intervals)
+        tails = [Decision.DISCARD] * len(self.instance.tensors)
+        for columns, decision in ((self.s, Decision.SWAP), (self.r, Decision.RECOMPUTE)):
+            for g, column in columns.items():
+                if values[column] > 0.5:
+                    intervals[self.reduced.intervals[g].number] = decision
+        for columns_by_deadline, decision in ((self.tail_kept, Decision.KEEP), (self.tail_fetched, Decision.SWAP)):
+            for (n, _), column in columns_by_deadline.items():
+                if values[column] > 0.5:
+                    tails[n] = decision
+        return Plan(tuple(intervals), tuple(tails))
+
+
+def _name(step: Step) -> str:
+    return f"{step.tensor}_{step.by}"
