@@ -11,6 +11,7 @@ be back early because the link is busy later, $B$ the budget and $\beta$ the ban
 near the best estimate. Operations that are still over budget are seen to in the same way, one after the other.
 """
 
+import math
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
@@ -21,11 +22,17 @@ from slackswap_opt import baselines
 from slackswap_opt.instance import Instance
 from slackswap_opt.place import Placement, PlacementError, place_and_judge
 from slackswap_opt.plan import Decision, Plan
+from slackswap_opt.schedule import Action
 
 Integers = NDArray[np.int64]
 
 CLOSURE_LIMIT = 500
 """Operations in a closure beyond which recomputation is not considered: keeps the method near-linear on long dead chains."""
+
+GRID = 32
+"""Cuts that are estimated before the best of them is refined."""
+FEWEST_PLACEMENTS, MOST_PLACEMENTS, PLACED_OPERATIONS = 3, 25, 100_000
+"""How many cuts are placed and judged: as many as come to `PLACED_OPERATIONS` operations, within the other two."""
 
 _KEEP, _SWAP, _RECOMPUTE = range(3)
 _DECISIONS = (Decision.KEEP, Decision.SWAP, Decision.RECOMPUTE)
@@ -179,56 +186,7 @@ class _SlackSwap:
         """Return the best plan over the cuts at the worst operation, less what its placement leaves room to keep."""
         if not self.numbers:
             return self.placed(self.fresh())
-        worst = int(np.argmax(self.memory))
-        covering = self.covering(self.fresh(), worst)
-        order = [c for c, _ in self.recompute_order(self.fresh(), covering)]
-        excess = int(self.memory[worst]) - self.budget
-        drafts = [self.cut(covering, order, k, excess) for k in range(len(order) + 1)]
-        return self.search(drafts)
-
-    def cut(self, covering: Integers, order: list[int], k: int, excess: int) -> _Draft:
-        """Return the draft that recomputes the first `k` of `order` and swaps others until `excess` bytes are gone."""
-        draft = self.fresh()
-        for c in order[:k]:
-            self.recompute(draft, c)
-        rest = covering[(draft.decisions[covering] == _KEEP) & self.can_swap[covering]]
-        missing = excess - int(self.size[draft.decisions == _RECOMPUTE].sum())
-        before = np.cumsum(self.size[rest]) - self.size[rest]
-        draft.decisions[rest[before < missing]] = _SWAP
-        return draft
-
-    def search(self, drafts: list[_Draft]) -> Found:
-        """Return the shortest placement among cuts near the one with the least estimate."""
-        guess = min(range(len(drafts)), key=lambda k: (self.estimate(drafts[k]), k))
-        judged: dict[int, Found] = {}
-        failure: NoPlanError | None = None
-
-        def makespan(k: int) -> float:
-            nonlocal failure
-            if k not in judged:
-                try:
-                    judged[k] = self.placed(drafts[k].copy())
-                except NoPlanError as error:
-                    failure = error
-                    return np.inf
-            return judged[k].makespan
-
-        step = max(1, len(drafts) // 16)
-        best = guess
-        tries = 25
-        makespan(best)
-        while step and tries > 0:
-            near = [k for k in (best - step, best + step) if 0 <= k < len(drafts)]
-            tries -= len(near)
-            better = min(near, key=makespan, default=best)
-            if makespan(better) < makespan(best):
-                best = better
-            else:
-                step //= 2
-        if not judged:
-            assert failure is not None
-            raise failure
-        return min(judged.values(), key=lambda found: found.makespan)
+        return self.taken_back(_Cuts(self).search())
 
     def fresh(self) -> _Draft:
         """Return the draft that keeps everything."""
@@ -279,6 +237,18 @@ class _SlackSwap:
         new = self.closures[c] - draft.reruns
         draft.reruns |= new
         draft.rho[self.end[c]] += sum(int(self.durations[t]) for t in new)
+
+    def taken_back(self, found: Found) -> Found:
+        """Return `found` with re-runs undone where the device has room for their tensors all along, dearest first."""
+        room = _Room(self.instance, found)
+        draft = self.drafted(found.plan)
+        dearest = sorted(self.closures, key=lambda c: (-sum(int(self.durations[t]) for t in self.closures[c]), c))
+        kept = 0
+        for c in dearest:
+            if draft.decisions[c] == _RECOMPUTE and room.take(int(self.tensor[c]), int(self.start[c]), int(self.end[c])):
+                draft.decisions[c] = _KEEP
+                kept += 1
+        return self.better(found, draft) if kept else found
 
     def left(self, draft: _Draft) -> Integers:
         """Return for each operation the bytes on the device, copies under way left out."""
@@ -361,6 +331,24 @@ class _SlackSwap:
                         excess -= int(self.size[c])
         return option if excess <= 0 else None
 
+    def drafted(self, plan: Plan) -> _Draft:
+        """Return the draft that a plan stands for."""
+        draft = self.fresh()
+        for c, g in enumerate(self.numbers):
+            if plan.intervals[g] is Decision.SWAP:
+                draft.decisions[c] = _SWAP
+            elif plan.intervals[g] is Decision.RECOMPUTE:
+                self.recompute(draft, c)
+        return draft
+
+    def better(self, found: Found, draft: _Draft) -> Found:
+        """Return the shorter of `found` and the placement of `draft`, if that fits."""
+        plan = self.plan(draft)
+        try:
+            return min(found, Found(plan, place_and_judge(self.instance, plan)), key=lambda candidate: candidate.makespan)
+        except PlacementError:
+            return found
+
     def plan(self, draft: _Draft) -> Plan:
         """Return the plan that a draft stands for."""
         decisions = [_DECISIONS[decision] for decision in draft.decisions.tolist()]
@@ -383,6 +371,111 @@ class _SlackSwap:
                 if error.excess <= 0:
                     raise NoPlanError(str(error)) from None
                 draft.pressure[error.operation] += error.excess
+
+
+class _Cuts:
+    """Where to cut the order of recomputation at the worst operation: before it recompute, after it swap.
+
+    Attributes
+    ----------
+    order
+        Candidates by nanoseconds a byte, with the nanoseconds that each adds.
+    """
+
+    def __init__(self, search: _SlackSwap) -> None:
+        self.of = search
+        worst = int(np.argmax(search.memory))
+        self.excess = int(search.memory[worst]) - search.budget
+        self.covering = search.covering(search.fresh(), worst)
+        self.order = [c for c, _ in search.recompute_order(search.fresh(), self.covering)]
+        self.judged: dict[int, Found | None] = {}
+        self.failure: NoPlanError | None = None
+
+    def draft(self, k: int) -> _Draft:
+        """Return the draft that recomputes the first `k` of the order and swaps others until the excess is gone."""
+        of, draft = self.of, self.of.fresh()
+        for c in self.order[:k]:
+            of.recompute(draft, c)
+        rest = self.covering[(draft.decisions[self.covering] == _KEEP) & of.can_swap[self.covering]]
+        missing = self.excess - int(of.size[draft.decisions == _RECOMPUTE].sum())
+        before = np.cumsum(of.size[rest]) - of.size[rest]
+        draft.decisions[rest[before < missing]] = _SWAP
+        return draft
+
+    def guess(self) -> int:
+        """Return the cut with the least estimate, on a grid that is refined around the best point by halving."""
+        most = len(self.order)
+        step = max(1, most // GRID)
+        estimates = {k: self.of.estimate(self.draft(k)) for k in {*range(0, most, step), most}}
+        while True:
+            best = min(estimates, key=lambda k: (estimates[k], k))
+            if step == 1:
+                return best
+            step = max(1, step // 2)
+            for k in (best - step, best + step):
+                if 0 <= k <= most and k not in estimates:
+                    estimates[k] = self.of.estimate(self.draft(k))
+
+    def makespan(self, k: int) -> float:
+        """Return the judged makespan of cut `k`, infinity if it does not fit."""
+        if k not in self.judged:
+            try:
+                self.judged[k] = self.of.placed(self.draft(k))
+            except NoPlanError as error:
+                self.judged[k], self.failure = None, error
+        found = self.judged[k]
+        return found.makespan if found else math.inf
+
+    def search(self) -> Found:
+        """Place and judge cuts around the guess: towards more re-runs where compute stalls, towards fewer where it does not."""
+        best, step = self.guess(), max(1, len(self.order) // 16)
+        tries = min(MOST_PLACEMENTS, max(FEWEST_PLACEMENTS, PLACED_OPERATIONS // len(self.of.durations)))
+        self.makespan(best)
+        while step and len(self.judged) < tries:
+            found = self.judged[best]
+            stalls = (
+                found is None
+                or found.placement.timeline.makespan > self.of.instance.ideal + found.placement.timeline.recompute_time
+            )
+            for k in (best + step, best - step) if stalls else (best - step, best + step):
+                if 0 <= k <= len(self.order) and len(self.judged) < tries and self.makespan(k) < self.makespan(best):
+                    best = k
+                    break
+            else:
+                step //= 2
+        found = self.judged[best]
+        if found is None:
+            raise self.failure or NoPlanError("nothing can leave the device")
+        return found
+
+
+class _Room:
+    """The bytes that a placement leaves free, event by event."""
+
+    def __init__(self, instance: Instance, found: Found) -> None:
+        self.instance = instance
+        schedule, timeline = found.placement
+        budget = instance.budget if instance.budget is not None else timeline.peak
+        self.first = [0] * len(instance.operations)
+        self.runs: list[list[int]] = [[] for _ in instance.operations]
+        held: list[int] = []
+        for (action, target), memory in zip(schedule.instructions, timeline.memory, strict=True):
+            if action is Action.RUN:
+                self.runs[target].append(len(held))
+                held.append(memory)
+        self.free = budget - np.array(held, dtype=np.int64)
+
+    def take(self, tensor: int, start: int, end: int) -> bool:
+        """Fill the gap of a tensor after operation `start` until it is back, if there is room; return whether there was."""
+        last = self.instance.writers[tensor][-1]
+        gone = self.runs[start][0] + 1
+        back = next((e for e in self.runs[last] if e >= gone), self.runs[end][0])
+        gap = self.free[gone : min(back, self.runs[end][0])]
+        size = self.instance.tensors[tensor].size
+        if gap.size and int(gap.min()) < size:
+            return False
+        gap -= size
+        return True
 
 
 def _binned(positions: Integers, work: NDArray[np.float64], length: int) -> NDArray[np.float64]:
