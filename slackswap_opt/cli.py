@@ -21,16 +21,19 @@ from typing import TYPE_CHECKING, NoReturn
 from slackswap_opt import __version__, hardware, instances
 from slackswap_opt.files import LARGEST, InputError, check_target, shown
 from slackswap_opt.instance import Instance
-from slackswap_opt.result import Result, Status
+from slackswap_opt.result import Progress, Result, Status
 from slackswap_opt.schedule import Schedule
 from slackswap_opt.simulate import ScheduleError, simulate
 from slackswap_opt.solve import METHODS, compare, solve
-from slackswap_opt.units import format_bandwidth, parse_budget
+from slackswap_opt.units import format_bandwidth, format_time, parse_budget
 
 if TYPE_CHECKING:
     from rich.table import Table
 
+log = logging.getLogger(__name__)
+
 PLANNED, INFEASIBLE, USAGE, UNKNOWN, INTERRUPTED, CLOSED = 0, 1, 2, 3, 130, 141
+_Command = Callable[[argparse.Namespace], int]
 HEURISTICS = "greedy,keep-all,recompute-all,first-blocks,swap-all,recompute-only,swap-only"
 
 
@@ -125,7 +128,7 @@ def _plan(arguments: argparse.Namespace) -> int:
     _choose("method", arguments.method, METHODS)
     _check_outputs(arguments)
     instance = _load(arguments.model, arguments)
-    result = solve(instance, arguments.method, budget=arguments.budget)
+    result = solve(instance, arguments.method, budget=arguments.budget, on_progress=_log_progress)
     _save(result, arguments)
     if arguments.json:
         from slackswap_opt.report.records import result_record
@@ -307,6 +310,11 @@ def _print(text: str) -> None:
         if isinstance(error, BrokenPipeError):
             raise
         raise InputError(f"the results cannot be written to standard output: {error.strerror}") from None
+
+
+def _log_progress(progress: Progress) -> None:
+    best, bound = ("none" if time is None else format_time(time) for time in (progress.makespan, progress.bound))
+    log.info("after %.1f s: makespan %s, bound %s", progress.elapsed, best, bound)
 
 
 @contextmanager

@@ -1,0 +1,66 @@
+"""The README tells the truth: its commands parse, its lines run, its picture and links exist, its table is what is printed."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from slackswap_opt import Instance, Schedule, cli, simulate
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
+
+
+def commands() -> list[str]:
+    """Every call of the command in the README, one a line or chained."""
+    parts = [part.strip() for block in blocks("sh") for line in block.splitlines() for part in line.split("&&")]
+    return [part for part in parts if "slackswap " in part]
+
+
+@pytest.mark.parametrize("command", commands())
+def test_commands_are_understood(command: str) -> None:
+    assert cli.parser().parse_args(shlex.split(command)[1:])
+
+
+def test_the_three_lines_run(capsys: pytest.CaptureFixture[str]) -> None:
+    (lines,) = blocks("python")
+    assert len(lines.strip().splitlines()) == 3
+    exec(compile(lines, "README.md", "exec"), {})
+    printed = capsys.readouterr().out.strip()
+    assert printed in README
+
+
+def test_links_lead_somewhere_and_the_picture_is_small() -> None:
+    targets = re.findall(r"\]\(([^)#]+)\)", README)
+    assert "docs/gpt2-xl.png" in targets
+    for target in targets:
+        assert target.startswith("https://") or (ROOT / target).exists(), target
+    assert (ROOT / "docs/gpt2-xl.png").stat().st_size < 200_000
+
+
+def test_the_table_is_what_the_command_prints(capsys: pytest.CaptureFixture[str]) -> None:
+    (command,) = [command for command in commands() if " compare " in command]
+    assert cli.main(shlex.split(command)[1:]) == 0
+    # Times that a machine takes differ; all that is planned does not.
+    printed = [line.split()[:-2] for line in capsys.readouterr().out.splitlines()]
+    (shown,) = blocks("text")
+    assert [line.split()[:-2] for line in shown.splitlines()] == [line for line in printed if line]
+
+
+def test_ci_runs_the_test_command() -> None:
+    (command,) = [block for block in blocks("sh") if "pytest" in block]
+    script = (ROOT / ".ci" / "run").read_text()
+    for step in (part.strip().removeprefix(".venv/bin/") for part in command.split("&&")[1:]):
+        assert f"\n{step}\n" in script
+
+
+def test_the_files_in_the_documentation_are_files_of_ours() -> None:
+    instance_text, schedule_text = re.findall(r"```json\n(.*?)```", (ROOT / "docs/files.md").read_text(), flags=re.DOTALL)
+    instance, schedule = Instance.from_json(instance_text), Schedule.from_json(schedule_text)
+    timeline = simulate(instance, schedule)
+    assert (timeline.makespan, timeline.ideal, timeline.prefetch_stall) == (1200, 1100, 100)
