@@ -378,8 +378,8 @@ class _Cuts:
 
     Attributes
     ----------
-    order
-        Candidates by nanoseconds a byte, with the nanoseconds that each adds.
+    order, added
+        Candidates by nanoseconds a byte, and the nanoseconds that each adds to those before it.
     """
 
     def __init__(self, search: _SlackSwap) -> None:
@@ -387,17 +387,21 @@ class _Cuts:
         worst = int(np.argmax(search.memory))
         self.excess = int(search.memory[worst]) - search.budget
         self.covering = search.covering(search.fresh(), worst)
-        self.order = [c for c, _ in search.recompute_order(search.fresh(), self.covering)]
+        order = search.recompute_order(search.fresh(), self.covering)
+        self.order = np.array([c for c, _ in order], dtype=np.int64)
+        self.added = np.array([nanoseconds for _, nanoseconds in order], dtype=np.int64)
         self.judged: dict[int, Found | None] = {}
         self.failure: NoPlanError | None = None
 
     def draft(self, k: int) -> _Draft:
         """Return the draft that recomputes the first `k` of the order and swaps others until the excess is gone."""
         of, draft = self.of, self.of.fresh()
-        for c in self.order[:k]:
-            of.recompute(draft, c)
+        chosen = self.order[:k]
+        draft.decisions[chosen] = _RECOMPUTE
+        np.add.at(draft.rho, of.end[chosen], self.added[:k])
+        draft.reruns = set().union(*(of.closures[c] for c in chosen.tolist()))
         rest = self.covering[(draft.decisions[self.covering] == _KEEP) & of.can_swap[self.covering]]
-        missing = self.excess - int(of.size[draft.decisions == _RECOMPUTE].sum())
+        missing = self.excess - int(of.size[chosen].sum())
         before = np.cumsum(of.size[rest]) - of.size[rest]
         draft.decisions[rest[before < missing]] = _SWAP
         return draft
@@ -406,7 +410,7 @@ class _Cuts:
         """Return the cut with the least estimate, on a grid that is refined around the best point by halving."""
         most = len(self.order)
         step = max(1, most // GRID)
-        estimates = {k: self.of.estimate(self.draft(k)) for k in {*range(0, most, step), most}}
+        estimates: dict[int, float] = {k: self.of.estimate(self.draft(k)) for k in {*range(0, most, step), most}}
         while True:
             best = min(estimates, key=lambda k: (estimates[k], k))
             if step == 1:
@@ -494,14 +498,17 @@ def _closure(instance: Instance, tensor: int, end: int) -> frozenset[int] | None
 
     Operands whose life has ended by then are rebuilt too. None if one of them cannot be, or there are more than CLOSURE_LIMIT.
     """
+    accesses, operations, writers, rebuildable = instance.accesses, instance.operations, instance.writers, instance.rebuildable
     closure: set[int] = set()
     wanted = [tensor]
     while wanted:
         i = wanted.pop()
-        if not instance.rebuildable[i] or len(closure) > CLOSURE_LIMIT:
+        if not rebuildable[i] or len(closure) > CLOSURE_LIMIT:
             return None
-        for t in instance.writers[i]:
+        for t in writers[i]:
             if t not in closure:
                 closure.add(t)
-                wanted += (j for j in instance.operations[t].reads if j != i and instance.accesses[j][-1] < end)
+                for j in operations[t].reads:
+                    if accesses[j][-1] < end and j != i:
+                        wanted.append(j)
     return frozenset(closure)

@@ -4,6 +4,7 @@ The run list fixes what each event needs. Copies under way add to it: a tensor l
 allocated when its prefetch is issued. Both are moved when the budget has no room; compute waits only where nothing else fits.
 """
 
+from collections import defaultdict
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -69,29 +70,25 @@ def _on_axis(instance: Instance, runs: RunList, axis: list[int]) -> Placement:
 
 def _instructions(runs: RunList, swaps: list[Swap]) -> list[Instruction]:
     """Write down events and copies; at a position: drops, offloads, evictions, then prefetches."""
-    positions = len(runs.events) + 1
-    drops: list[list[Instruction]] = [[] for _ in range(positions)]
-    offloads: list[list[Instruction]] = [[] for _ in range(positions)]
-    evictions: list[list[Instruction]] = [[] for _ in range(positions)]
-    fetches: list[list[tuple[int, Instruction]]] = [[] for _ in range(positions)]
+    before: dict[int, list[tuple[int, int, Instruction]]] = defaultdict(list)
     travelling = {id(swap.out) for swap in swaps if swap.kept or swap.copies}
+    drops: list[list[int]] = [[] for _ in range(len(runs.events) + 1)]
     for stays in runs.stays:
         for stay in stays:
             if id(stay) not in travelling:
-                drops[stay.last + 1].append(Instruction(Action.DROP, stay.tensor))
-    for swap in swaps:
+                drops[stay.last + 1].append(stay.tensor)
+    for n, swap in enumerate(swaps):
         if swap.kept:
             continue
         if swap.copies:
-            offloads[swap.issue].append(Instruction(Action.OFFLOAD, swap.tensor))
-            evictions[swap.evict].append(Instruction(Action.EVICT, swap.tensor))
-        fetches[swap.fetch].append((swap.back.first, Instruction(Action.PREFETCH, swap.tensor)))
+            before[swap.issue].append((0, n, Instruction(Action.OFFLOAD, swap.tensor)))
+            before[swap.evict].append((1, n, Instruction(Action.EVICT, swap.tensor)))
+        before[swap.fetch].append((2, swap.back.first, Instruction(Action.PREFETCH, swap.tensor)))
     instructions: list[Instruction] = []
-    for e in range(positions):
-        instructions += drops[e]
-        instructions += offloads[e]
-        instructions += evictions[e]
-        instructions += (fetch for _, fetch in sorted(fetches[e]))
+    for e, gone in enumerate(drops):
+        instructions += [Instruction(Action.DROP, i) for i in gone]
+        if e in before:
+            instructions += [instruction for *_, instruction in sorted(before[e])]
         if e < len(runs.events):
             instructions.append(Instruction(Action.RUN, runs.events[e]))
     return instructions
