@@ -12,6 +12,7 @@ near the best estimate. Operations that are still over budget are seen to in the
 """
 
 import math
+from contextlib import suppress
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
@@ -33,6 +34,8 @@ GRID = 32
 """Cuts that are estimated before the best of them is refined."""
 FEWEST_PLACEMENTS, MOST_PLACEMENTS, PLACED_OPERATIONS = 3, 25, 100_000
 """How many cuts are placed and judged: as many as come to `PLACED_OPERATIONS` operations, within the other two."""
+MOST_FLIPS, FLIPPED_OPERATIONS = 200, 20_000
+"""How many single decisions are changed at the end: as many as come to `FLIPPED_OPERATIONS` operations, within the first."""
 
 _KEEP, _SWAP, _RECOMPUTE = range(3)
 _DECISIONS = (Decision.KEEP, Decision.SWAP, Decision.RECOMPUTE)
@@ -93,13 +96,20 @@ def greedy(instance: Instance, *, swap: bool = True, recompute: bool = True) -> 
     NoPlanError
         If no plan was found that fits.
     """
+    search = _SlackSwap(instance, swap=swap, recompute=recompute)
+    found: list[Found] = []
+    failure = None
     try:
-        return _SlackSwap(instance, swap=swap, recompute=recompute).best()
-    except NoPlanError:
-        found = _fallback(instance, swap=swap, recompute=recompute)
-        if found is None:
-            raise
-        return found
+        found.append(search.best())
+    except NoPlanError as error:
+        failure = error
+    operations = len(instance.operations)
+    small = operations * MOST_FLIPS <= FLIPPED_OPERATIONS
+    if failure or small or (_stalls(found[0]) and operations * MOST_PLACEMENTS <= PLACED_OPERATIONS):
+        found += _others(instance, swap=swap, recompute=recompute)
+    if failure and not found:
+        raise failure
+    return search.polished(min(found, key=lambda other: other.makespan))
 
 
 def smallest_budget(instance: Instance) -> int | None:
@@ -123,8 +133,6 @@ def smallest_budget(instance: Instance) -> int | None:
 
 
 def _plannable(instance: Instance) -> bool:
-    if _fallback(instance, swap=True, recompute=True):
-        return True
     try:
         greedy(instance)
     except NoPlanError:
@@ -132,17 +140,25 @@ def _plannable(instance: Instance) -> bool:
     return True
 
 
-def _fallback(instance: Instance, *, swap: bool, recompute: bool) -> Found | None:
-    """Return the shortest placement among the baselines that may be used, if one fits."""
+def _stalls(found: Found) -> bool:
+    """Whether compute waits for a copy somewhere, or a copy outlasts it."""
+    timeline = found.placement.timeline
+    return timeline.makespan > timeline.ideal + timeline.recompute_time
+
+
+def _others(instance: Instance, *, swap: bool, recompute: bool) -> list[Found]:
+    """Return what else fits, where the search fails or stalls: all swapped, blocks recomputed, one of the two means alone."""
+    found = []
     plans = [baselines.swap_all] if swap else []
     plans += [baselines.first_blocks, baselines.recompute_all] if recompute else []
-    found = []
     for plan in plans:
-        try:
+        with suppress(PlacementError):
             found.append(Found(plan(instance), place_and_judge(instance, plan(instance))))
-        except PlacementError:
-            continue
-    return min(found, key=lambda candidate: candidate.makespan, default=None)
+    if swap and recompute:
+        for means in ({"swap": False}, {"recompute": False}):
+            with suppress(NoPlanError):
+                found.append(_SlackSwap(instance, **{"swap": True, "recompute": True, **means}).best())
+    return found
 
 
 class _SlackSwap:
@@ -248,7 +264,7 @@ class _SlackSwap:
             if draft.decisions[c] == _RECOMPUTE and room.take(int(self.tensor[c]), int(self.start[c]), int(self.end[c])):
                 draft.decisions[c] = _KEEP
                 kept += 1
-        return self.better(found, draft) if kept else found
+        return self.better(found, self.plan(draft)) if kept else found
 
     def left(self, draft: _Draft) -> Integers:
         """Return for each operation the bytes on the device, copies under way left out."""
@@ -331,6 +347,30 @@ class _SlackSwap:
                         excess -= int(self.size[c])
         return option if excess <= 0 else None
 
+    def polished(self, found: Found) -> Found:
+        """Return `found` with single decisions changed while that shortens the step: in full for small instances only."""
+        tries = min(MOST_FLIPS, FLIPPED_OPERATIONS // max(1, len(self.durations)))
+        improved = True
+        while improved:
+            improved = False
+            for c in range(len(self.numbers)):
+                for decision in (_KEEP, _SWAP, _RECOMPUTE):
+                    now = _DECISIONS.index(found.plan.intervals[self.numbers[c]])
+                    if tries <= 0 or found.makespan == self.instance.ideal:
+                        return found
+                    if decision == now or not self.may(c, decision):
+                        continue
+                    tries -= 1
+                    plan = found.plan.with_intervals({self.numbers[c]: _DECISIONS[decision]})
+                    better = self.better(found, plan)
+                    improved |= better is not found
+                    found = better
+        return found
+
+    def may(self, c: int, decision: int) -> bool:
+        """Whether candidate `c` may be decided so."""
+        return bool(self.can_swap[c]) if decision == _SWAP else c in self.closures or decision == _KEEP
+
     def drafted(self, plan: Plan) -> _Draft:
         """Return the draft that a plan stands for."""
         draft = self.fresh()
@@ -341,9 +381,8 @@ class _SlackSwap:
                 self.recompute(draft, c)
         return draft
 
-    def better(self, found: Found, draft: _Draft) -> Found:
-        """Return the shorter of `found` and the placement of `draft`, if that fits."""
-        plan = self.plan(draft)
+    def better(self, found: Found, plan: Plan) -> Found:
+        """Return the shorter of `found` and the placement of `plan`, if that fits."""
         try:
             return min(found, Found(plan, place_and_judge(self.instance, plan)), key=lambda candidate: candidate.makespan)
         except PlacementError:
@@ -437,10 +476,7 @@ class _Cuts:
         self.makespan(best)
         while step and len(self.judged) < tries:
             found = self.judged[best]
-            stalls = (
-                found is None
-                or found.placement.timeline.makespan > self.of.instance.ideal + found.placement.timeline.recompute_time
-            )
+            stalls = found is None or _stalls(found)
             for k in (best + step, best - step) if stalls else (best - step, best + step):
                 if 0 <= k <= len(self.order) and len(self.judged) < tries and self.makespan(k) < self.makespan(best):
                     best = k
