@@ -84,6 +84,17 @@ def test_a_norm_is_re_run_only_where_that_is_asked_for() -> None:
     assert sum(asked.rebuildable) == len(asked.tensors)
 
 
+def test_what_a_block_writes_in_place() -> None:
+    instance = load("resnet-50", batch=1)
+    writers = {
+        tensor.name: [instance.operations[t].name.split(".")[-1] for t in writers]
+        for tensor, writers in zip(instance.tensors, instance.writers, strict=True)
+    }
+    assert writers["layer1.0.norm-1"] == ["norm-1", "relu-1"]
+    assert writers["layer1.0.norm-3"] == ["norm-3", "sum", "relu-3"]
+    assert writers["layer1.0.shortcut-norm"] == ["shortcut-norm"]
+
+
 def test_sizes_by_hand() -> None:
     instance = load("resnet-50", batch=2)
     sizes = {tensor.name: tensor.size for tensor in instance.tensors}
@@ -97,6 +108,12 @@ def test_sizes_by_hand() -> None:
     assert sizes["head.logits"] == 2 * 1000 * 2
     blocks = {operation.block for operation in instance.operations} - {None}
     assert len(blocks) == 16
+
+
+def test_the_net_has_the_figures_of_the_documentation() -> None:
+    instance = load("resnet-50")
+    assert instance.peak == pytest.approx(11.23e9, rel=1e-3)
+    assert instance.ideal == pytest.approx(107.7e6, rel=1e-3)
 
 
 def test_products_of_the_net() -> None:
