@@ -190,6 +190,9 @@ class SlackModel:
                 terms = [(runs[bisect_left(ends, step.by)], 1), (self.rebuilt[step], -1)]
                 terms += [(runs[opened - 1], -1)] if opened else []
                 self.program.row(f"run_{o}_for_{_name(step)}", terms, AT_LEAST, 0)
+        for d, column in zip(ends, runs, strict=True):
+            served = [(self.rebuilt[step], -1) for chain in chains for step in [s for s in chain if s.by <= d][-1:]]
+            self.program.row(f"serve_{o}_{d}", [(column, 1), *served], AT_MOST, 0)
         return list(zip(ends, runs, strict=True))
 
     def delays(self) -> None:
