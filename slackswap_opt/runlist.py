@@ -9,7 +9,7 @@ from collections.abc import Set
 from dataclasses import dataclass
 from itertools import accumulate
 
-from slackswap_opt.instance import IdleInterval, Instance
+from slackswap_opt.instance import Instance
 from slackswap_opt.plan import Decision, Plan
 
 
@@ -135,7 +135,7 @@ class _Walk:
         self.passing = passing
         self.tails = plan.tails
         self.leaving = _leaving(instance, plan)
-        self.wanted = _wanted(instance)
+        self.wanted = instance.wanted
         self.events: list[int] = []
         self.extra: list[int] = []
         self.stays: list[list[Stay]] = [[] for _ in range(tensors)]
@@ -268,26 +268,18 @@ def _leaving(instance: Instance, plan: Plan) -> list[list[tuple[int, Decision]]]
     leaving: list[list[tuple[int, Decision]]] = [[] for _ in instance.operations]
     for interval, decision in zip(instance.idle_intervals, plan.intervals, strict=True):
         if decision is Decision.RECOMPUTE and not instance.can_recompute(interval):
-            raise PlacementError(_cannot(instance, interval, "rebuilt", "its writers cannot run again"))
-        if decision is Decision.SWAP and not instance.tensors[interval.tensor].swappable:
-            raise PlacementError(_cannot(instance, interval, "swapped", "it is not swappable"))
+            raise PlacementError(_cannot(instance, interval.tensor, interval.start, "rebuilt", "its writers cannot run again"))
         if decision is not Decision.KEEP:
             leaving[interval.start].append((interval.tensor, decision))
     for i, decision in enumerate(plan.tails):
         leaving[instance.accesses[i][-1]].append((i, decision))
+    for t, left in enumerate(leaving):
+        for i, decision in left:
+            if decision is Decision.SWAP and not instance.tensors[i].swappable:
+                raise PlacementError(_cannot(instance, i, t, "swapped", "it is not swappable"))
     return leaving
 
 
-def _wanted(instance: Instance) -> list[tuple[int, ...]]:
-    """For each operation what must be on the device before its first run: its reads, and what begins to be held there."""
-    wanted = [operation.reads for operation in instance.operations]
-    for i, tensor in enumerate(instance.tensors):
-        for first, _ in tensor.held:
-            if i not in wanted[first] and i not in instance.operations[first].writes:
-                wanted[first] = (*wanted[first], i)
-    return wanted
-
-
-def _cannot(instance: Instance, interval: IdleInterval, what: str, why: str) -> str:
-    name, after = instance.tensors[interval.tensor].name, instance.operations[interval.start].name
+def _cannot(instance: Instance, i: int, t: int, what: str, why: str) -> str:
+    name, after = instance.tensors[i].name, instance.operations[t].name
     return f"tensor '{name}' cannot be {what} after operation '{after}': {why}"
