@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from slackswap_opt.formulations.slack import SlackModel
 
 Terms = list[tuple[int, int]]
-AT_MOST, AT_LEAST = Sense.AT_MOST, Sense.AT_LEAST
+AT_MOST, AT_LEAST, EQUAL = Sense.AT_MOST, Sense.AT_LEAST, Sense.EQUAL
 
 
 class _Out(NamedTuple):
@@ -31,9 +31,9 @@ class _Out(NamedTuple):
 
 
 class _Back(NamedTuple):
-    """Bytes to be copied back: the sum of `terms`, at most `size`, wanted at `by`, none before the end of `after`."""
+    """Bytes to be copied back: `size` times column, wanted at `by`, none before the end of `after`."""
 
-    terms: tuple[tuple[int, int], ...]
+    column: int
     size: int
     after: int
     by: int
@@ -61,7 +61,7 @@ class Lanes:
         self.outs = self._outs()
         self.backs = self._backs()
         self.opening = self._by_mark([(out.opens + 1, (out.column, out.size)) for out in self.outs])
-        self.wanted = self._by_mark([(back.by, term) for back in self.backs for term in back.terms])
+        self.wanted = self._by_mark([(back.by, (back.column, back.size)) for back in self.backs])
         link = model.instance.link
         sizes = {model.instance.tensors[i].size for i in self._moving()}
         rate_out = model.scale.rate((size, link.offload_time(size)) for size in sizes)
@@ -88,7 +88,7 @@ class Lanes:
             states.setdefault((i, bisect_right(model.instance.writers[i], start)), []).append((start, end, size, column))
         for n, tail in model.reruns.tails.items():
             if tail.swap:
-                entry = (tail.start, tail.deadlines[-1], tail.size, model.fetches(n)[-1])
+                entry = (tail.start, tail.deadlines[-1], tail.size, model.tail_fetched[n])
                 states.setdefault((n, len(model.instance.writers[n])), []).append(entry)
         outs = []
         for (i, state), entries in states.items():
@@ -103,18 +103,9 @@ class Lanes:
         return outs
 
     def _backs(self) -> list[_Back]:
-        """Copies back: of every swapped interval by its end, of tails by their deadlines."""
-        model, backs = self.model, list[_Back]()
-        for g, column in model.s.items():
-            interval = model.reduced.intervals[g]
-            backs.append(_Back(((column, interval.size),), interval.size, interval.first, interval.end))
-        for n, tail in model.reruns.tails.items():
-            earlier: tuple[tuple[int, int], ...] = ()
-            for d in tail.deadlines:
-                if (column := model.tail_fetched.get((n, d))) is not None:
-                    backs.append(_Back(((column, tail.cover), *earlier), tail.cover, tail.start, d))
-                    earlier = ((column, -tail.cover),)
-        return backs
+        """Copies back of swapped intervals, by their end; those of tails are left out, which loosens the model."""
+        intervals = self.model.reduced.intervals
+        return [_Back(column, intervals[g].size, intervals[g].first, intervals[g].end) for g, column in self.model.s.items()]
 
     def _by_mark(self, entries: list[tuple[int, tuple[int, int]]]) -> dict[int, Terms]:
         """Group terms by the first mark at or after their operation; those after the last mark are left out."""
@@ -138,7 +129,7 @@ class Lanes:
                 if size:
                     column[t] = self.program.variable(f"{name}_{t}", size)
 
-    def _most(self, stretches: Iterable[tuple[int, int, int]]) -> Iterator[int]:
+    def _most(self, stretches: Iterable[tuple[int, int, int]]) -> list[int]:
         """For each mark the sum of the sizes whose stretch (after, by), ends excluded, it lies in."""
         marks = self.model.marks
         change = [0] * (len(marks) + 1)
@@ -146,17 +137,25 @@ class Lanes:
             if (low := bisect_right(marks, after)) < (high := bisect_left(marks, by)):
                 change[low] += size
                 change[high] -= size
-        return accumulate(change[:-1])
+        return list(accumulate(change[:-1]))
 
     def _copied_ahead(self) -> None:
-        r"""Only what has been written is copied ahead: $H_t \le \sum m_g f_g$ over $w_g < t \le a_g$."""
-        marks, terms = self.model.marks, dict[int, Terms]()
-        for out in self.outs:
-            for t in marks[bisect_right(marks, out.release) : bisect_right(marks, out.opens)]:
-                if t in self.ahead:
-                    terms.setdefault(t, []).append((out.column, out.size))
-        for t, column in self.ahead.items():
-            self.program.row(f"written_{t}", [(column, 1), *((f, -size) for f, size in terms[t])], AT_MOST, 0)
+        r"""Only what is written is copied ahead: $H_t \le N_t = \sum m_g f_g$ over $w_g < t \le a_g$, brought up to date."""
+        written = [(out.release + 1, (out.column, out.size)) for out in self.outs]
+        opened = [(out.opens + 1, (out.column, -out.size)) for out in self.outs]
+        changes = self._by_mark([*written, *opened])
+        pool: Terms = []
+        now = -1
+        for t in self.model.marks:
+            pool += changes.get(t, ())
+            if t not in self.ahead:
+                continue
+            ahead = self.ahead[t]
+            if now < 0 or pool != [(now, 1)]:
+                now = self.program.variable(f"N_{t}", self.program.variables[ahead].upper)
+                self.program.row(f"written_{t}", [*pool, (now, -1)], EQUAL, 0)
+                pool = [(now, 1)]
+            self.program.row(f"ahead_{t}", [(ahead, 1), (now, -1)], AT_MOST, 0)
 
     def _moved_out(self, before: int | None, t: int) -> Terms:
         """Return the bytes copied out between the starts of two marks, as terms: what opens, and what is ahead or waits."""

@@ -42,7 +42,7 @@ class SlackModel:
     s, r
         Columns of the decisions, by place in `reduced.intervals`; absent where the choice is.
     tail_kept, tail_fetched
-        Columns of a tail kept until, or fetched by, a deadline, by (tensor, deadline).
+        Columns of tails kept until a deadline, by (tensor, deadline), and of tails fetched, by tensor.
     rebuilt
         Columns that say whether the last re-run of a step's interval or tail has happened by the end of that step.
     delay, ahead
@@ -68,7 +68,7 @@ class SlackModel:
         self.s: dict[int, int] = {}
         self.r: dict[int, int] = {}
         self.tail_kept: dict[tuple[int, int], int] = {}
-        self.tail_fetched: dict[tuple[int, int], int] = {}
+        self.tail_fetched: dict[int, int] = {}
         self.rebuilt: dict[Step, int] = {}
         self.held: dict[tuple[int, int], int] = {}
         self.runs: dict[tuple[int, int], int] = {}
@@ -126,30 +126,24 @@ class SlackModel:
             self.program.row(f"{name}_{n}", [(later, 1), (earlier, -1)], AT_LEAST, 0)
 
     def tails(self) -> None:
-        r"""After its last access a tensor is kept until a deadline, fetched by one, or rebuilt; each once and for all.
+        r"""After its last access a tensor is kept until a deadline, fetched from the host, or rebuilt, once and for all.
 
-        Kept until $d$ falls with the deadline $d$; fetched by $d$, and rebuilt by the end of a step, rise.
+        Kept until $d$ falls with the deadline $d$; rebuilt by the end of a step rises.
         """
         for n, tail in self.reruns.tails.items():
-            fetches = {demands[-1].by for demands in tail.demands}
             for d in tail.deadlines:
                 self.tail_kept[n, d] = self.program.variable(f"keep_{n}_{d}", 1, integer=True)
-                if tail.swap and d in fetches:
-                    self.tail_fetched[n, d] = self.program.variable(f"fetch_{n}_{d}", 1, integer=True)
+            if tail.swap:
+                self.tail_fetched[n] = self.program.variable(f"fetch_{n}", 1, integer=True)
             for step in tail.steps:
                 self.rebuilt[step] = self.program.variable(f"rebuild_{n}_{step.by}", 1, integer=True)
             self._monotone(f"keep_on_{n}", [self.tail_kept[n, d] for d in reversed(tail.deadlines)])
-            self._monotone(f"fetch_on_{n}", self.fetches(n))
             self._monotone(f"rebuild_on_{n}", [self.rebuilt[step] for step in tail.steps])
 
-    def fetches(self, n: int) -> list[int]:
-        """Return the columns of tensor `n` fetched in its tail, by rising deadline."""
-        return [self.tail_fetched[n, d] for d in self.reruns.tails[n].deadlines if (n, d) in self.tail_fetched]
-
     def operands(self) -> None:
-        r"""A re-run finds its operands: past its last access, one of them was kept, fetched or rebuilt for it.
+        r"""A re-run finds its operands: one that is past its last access was kept, fetched or rebuilt for it.
 
-        For every step of every chain that reads $n$: $y_{last} - y_{before} \le \kappa_{n,d} + \phi_{n,d_{last}} + \rho_n$.
+        For every step of every chain that reads $n$: $y_{last} - y_{before} \le \kappa_{n,d} + \phi_n + \rho_n$.
         """
         for n, tail in self.reruns.tails.items():
             for demands in tail.demands:
@@ -157,7 +151,7 @@ class SlackModel:
                 for step, _, by in demands:
                     terms = [(self.rebuilt[chain[-1]], -1), (self.tail_kept[n, by], 1)]
                     terms += [(self.rebuilt[chain[step.number - 1]], 1)] if step.number else []
-                    terms += [(self.tail_fetched[n, demands[-1].by], 1)] if tail.swap else []
+                    terms += [(self.tail_fetched[n], 1)] if tail.swap else []
                     terms += [(self.rebuilt[tail.steps[-1]], 1)] if tail.recompute else []
                     self.program.row(f"operand_{n}_of_{_name(step)}", terms, AT_LEAST, 0)
 
@@ -165,9 +159,9 @@ class SlackModel:
         return self.reruns.tails[step.tensor].steps if step.interval is None else self.reruns.steps[step.interval]
 
     def work(self) -> None:
-        r"""Operation $o$ has run again $x_{o,d}$ times before $d$, once in each interval and tail that it serves.
+        r"""Operation $o$ has run again $x_{o,d}$ times before $d$, once a step in which something it writes comes back.
 
-        $x_{o,d} - x_{o,a} \ge y_d$ for what it writes, siblings together; where it serves one interval only, $x$ is $y$.
+        $x_{o,d} - x_{o,d'} \ge y_d - y_{d'}$ for all that it writes; where it serves one interval only, $x$ is $y$.
         """
         for o, chains in sorted(self.reruns.by_operation.items()):
             cost = self.scale.work(self.instance.operations[o].duration)
@@ -185,14 +179,13 @@ class SlackModel:
         runs = [self.program.variable(f"x_{o}_{d}", len(chains), integer=True) for d in ends]
         self._monotone(f"runs_{o}", runs)
         for chain in chains:
-            opened = bisect_right(ends, chain[0].after)
+            before: Terms = []
             for step in chain:
-                terms = [(runs[bisect_left(ends, step.by)], 1), (self.rebuilt[step], -1)]
+                opened = bisect_right(ends, step.after)
+                terms = [(runs[bisect_left(ends, step.by)], 1), (self.rebuilt[step], -1), *before]
                 terms += [(runs[opened - 1], -1)] if opened else []
                 self.program.row(f"run_{o}_for_{_name(step)}", terms, AT_LEAST, 0)
-        for d, column in zip(ends, runs, strict=True):
-            served = [(self.rebuilt[step], -1) for chain in chains for step in [s for s in chain if s.by <= d][-1:]]
-            self.program.row(f"serve_{o}_{d}", [(column, 1), *served], AT_MOST, 0)
+                before = [(self.rebuilt[step], 1)]
         return list(zip(ends, runs, strict=True))
 
     def delays(self) -> None:
@@ -284,10 +277,9 @@ class SlackModel:
             for g, column in columns.items():
                 if values[column] > 0.5:
                     intervals[self.reduced.intervals[g].number] = decision
-        for columns_by_deadline, decision in ((self.tail_kept, Decision.KEEP), (self.tail_fetched, Decision.SWAP)):
-            for (n, _), column in columns_by_deadline.items():
-                if values[column] > 0.5:
-                    tails[n] = decision
+        for n, column in (*((n, column) for (n, _), column in self.tail_kept.items()), *self.tail_fetched.items()):
+            if values[column] > 0.5:
+                tails[n] = Decision.SWAP if column == self.tail_fetched.get(n) else Decision.KEEP
         return Plan(tuple(intervals), tuple(tails))
 
 
