@@ -5,7 +5,7 @@ not count, and neither does what runs while the clock is paused, such as the cop
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -78,6 +78,10 @@ class Border:
         finally:
             self._active = False
 
+    def backward(self) -> AbstractContextManager[None]:
+        """Return a context for one backward pass."""
+        return self.active()
+
     def open(self) -> None:
         """Catch the backward passes that begin from now on."""
         if not _open:
@@ -101,7 +105,7 @@ _engine: list[Callable[..., Any]] = []
 def _run_backward(*args: Any, **kwargs: Any) -> Any:
     with ExitStack() as stack:
         for border in _open:
-            stack.enter_context(border.active())
+            stack.enter_context(border.backward())
         return _engine[0](*args, **kwargs)
 
 
