@@ -6,7 +6,6 @@ reader of the output has gone.
 """
 
 import argparse
-import io
 import json
 import logging
 import os
@@ -46,9 +45,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         With code 2 for wrong usage, and with 0 for ``--help`` and ``--version``.
     """
     arguments = parser().parse_args(argv)
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        # Names from a file may hold what the terminal's encoding cannot.
-        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         with _logging(arguments.verbose):
             code: int = arguments.command(arguments)
