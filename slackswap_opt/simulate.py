@@ -128,7 +128,7 @@ class _Machine:
     def _access_groups(self, t: int, first: bool) -> None:
         for i, before, writes in self.instance.group_accesses[t]:
             if before and self.version[i] != before and (first or i in self.operations[t].reads):
-                raise ScheduleError(f"it needs {self._tensor(i)} after {before} of its writers, not {self.version[i]}")
+                raise ScheduleError(f"it needs {self._tensor(i)} with {before} of its writers done, not {self.version[i]}")
             if writes and (before or not self.version[i]):
                 self.version[i] = before + 1
 
