@@ -8,6 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 from matplotlib.lines import Line2D
 from rich.table import Table
@@ -19,6 +22,8 @@ from slackswap_opt.report.records import result_record
 from slackswap_opt.report.tables import compare_table, exact_size, rendered, result_table, timeline_table
 from slackswap_opt.result import Result, Status
 from slackswap_opt.schedule import Schedule
+from slackswap_opt.simulate import simulate
+from slackswap_opt.testing import instances, schedules
 from slackswap_opt.units import parse_size
 from tests.example import RECOMPUTE, STEP, SWAP, result
 
@@ -31,9 +36,10 @@ def text(table: Table) -> str:
     return "\n".join(" ".join(line.split()) for line in rendered([table]).splitlines())
 
 
-def bars(of: Result, name: str) -> list[tuple[float, float]]:
+def bars(drawn: Result | Axes, name: str) -> list[tuple[float, float]]:
     """The extents in nanoseconds of the bars of one colour."""
-    (collection,) = [c for c in plot_lanes(of).collections if str(c.get_label()).startswith(name)]
+    ax = plot_lanes(drawn) if isinstance(drawn, Result) else drawn
+    (collection,) = [c for c in ax.collections if str(c.get_label()).startswith(name)]
     assert isinstance(collection, PolyCollection)
     times = [np.asarray(path.vertices, dtype=float)[:, 0] * 1e6 for path in collection.get_paths()]
     return [(round(time.min()), round(time.max())) for time in times]
@@ -43,6 +49,25 @@ def points(line: Line2D) -> tuple[list[float], list[float]]:
     """The coordinates of a line in nanoseconds and bytes."""
     time, memory = np.asarray(line.get_xdata(), dtype=float), np.asarray(line.get_ydata(), dtype=float)
     return [round(t * 1e6) for t in time], [round(m * 1e9) for m in memory]
+
+
+@settings(max_examples=25)
+@given(st.data())
+def test_the_picture_adds_up_to_the_timeline(data: st.DataObject) -> None:
+    instance = data.draw(instances())
+    schedule = data.draw(schedules(instance))
+    timeline = simulate(instance, schedule)
+    of = Result(Status.FEASIBLE, "walk", instance, None, schedule, timeline)
+    # Bars only merge what is less than a nanosecond apart here, so each total is exact.
+    lanes = plot_lanes(of)
+    forward, backward, again, stall = (
+        sum(end - start for start, end in bars(lanes, name)) for name in ("forward", "backward", "recomputation", "stall")
+    )
+    assert forward + backward == timeline.ideal
+    assert again == timeline.recompute_time
+    assert stall == timeline.offload_stall + timeline.prefetch_stall
+    kept, held = map(points, plot_memory(of).get_lines()[:2])
+    assert (max(kept[1]), max(held[1])) == (instance.peak, timeline.peak)
 
 
 @pytest.mark.parametrize("of", [SWAPPED, RECOMPUTED, NOTHING])
