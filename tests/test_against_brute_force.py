@@ -1,0 +1,27 @@
+"""No method does better than the optimum that exhaustive search finds, nor calls infeasible what has a schedule."""
+
+import pytest
+from hypothesis import given, settings
+
+from slackswap_opt.instance import Instance
+from slackswap_opt.result import Status
+from slackswap_opt.solve import METHODS, solve
+from slackswap_opt.testing import instances
+from tests.brute_force import optimum
+from tests.tiny_instances import tiny_instances
+
+
+@pytest.mark.parametrize("method", METHODS)
+@settings(max_examples=40, deadline=None)
+@given(instance=tiny_instances(tensors=5, operations=8) | instances(max_tensors=4, budgets=(0, 100), host_budgets=True))
+def test_a_method_never_beats_the_optimum(method: str, instance: Instance) -> None:
+    result, least = solve(instance, method), optimum(instance)
+    if result.makespan is not None:
+        assert least is not None
+        assert least <= result.makespan
+    if result.status is Status.INFEASIBLE:
+        assert least is None
+    if result.smallest_budget is not None:
+        assert instance.budget is not None
+        assert result.smallest_budget > instance.budget
+        assert optimum(instance.with_budget(result.smallest_budget)) is not None
