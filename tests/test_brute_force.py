@@ -155,8 +155,8 @@ def test_between_writers_in_place_only_a_swap_gets_a_tensor_out_in_the_plan_spac
 
 def test_an_earlier_state_of_a_tensor_comes_back_from_the_host() -> None:
     # o1 (2 ns) makes x1 (3 bytes) of x0 (1 byte) and changes x0 in place. x1 cannot be swapped, and is lost for x2. To run o1
-    # again takes x0 as o0 (50 ns) left it: out and back before o1, 1 ns each with nothing running, and fetched once more in place
-    # of the x0 that is there while o2 or o3 runs: 2 + 2 ns more than 67. No plan goes back to an earlier state.
+    # again takes x0 as o0 (50 ns) left it: out and back before o1, 1 ns each with nothing running, and fetched once more
+    # in place of the x0 that is there while o2 or o3 runs: 2 + 2 ns more than 67. No plan goes back to an earlier state.
     rows: list[Row] = [(50, (), (0,)), (2, (0,), (0, 1)), (5, (), (2,)), (5, (2,), ()), (5, (0, 1), ())]
     instance = step((1, 3, 3), rows, budget=4)
     x0, x1, x2 = instance.tensors
