@@ -84,7 +84,8 @@ def _counted(run: Callable[[], Any], device: torch.device) -> tuple[Any, int]:
         torch.cuda.reset_peak_memory_stats(device)
         result = run()
         return result, int(torch.cuda.memory_stats(device)["requested_bytes.all.peak"]) - int(before)
-    # The older profiler of torch.autograd is the one that reports each allocation of the CPU's allocator in order, and quietly.
+    # The older profiler of torch.autograd is the one that reports each allocation of the CPU's allocator in order, and
+    # quietly.
     try:
         _autograd._enable_profiler_legacy(_ALLOCATIONS)
     except RuntimeError:

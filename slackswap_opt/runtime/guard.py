@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from slackswap_opt.runtime.copies import flat
+
 
 class Restore:
     """Notes what is about to change, and puts it back.
@@ -23,7 +25,7 @@ class Restore:
         """Note a storage that is about to be written."""
         if storage._cdata not in self._contents:
             with torch.no_grad():
-                self._contents[storage._cdata] = storage, _flat(storage).to("cpu", copy=True)
+                self._contents[storage._cdata] = storage, flat(storage, storage.device).to("cpu", copy=True)
 
     def before_gradient(self, leaf: torch.Tensor) -> None:
         """Note a leaf whose gradient is about to change."""
@@ -35,7 +37,7 @@ class Restore:
             leaf.grad = gradient
         for storage, contents in self._contents.values():
             with torch.no_grad():
-                _flat(storage).copy_(contents)
+                flat(storage, storage.device).copy_(contents)
         words = []
         if self._gradients:
             words.append(f"the gradients of {len(self._gradients)} leaves")
@@ -56,6 +58,23 @@ class Leave:
 
     def before_gradient(self, leaf: torch.Tensor) -> None:
         """Note nothing."""
+
+
+class RestoreGradients(Leave):
+    """Puts the gradients of leaves back, for steps on tensors without data, which can change nothing else."""
+
+    def __init__(self) -> None:
+        self._gradients: dict[int, tuple[torch.Tensor, torch.Tensor | None]] = {}
+
+    def before_gradient(self, leaf: torch.Tensor) -> None:
+        """Note a leaf whose gradient is about to change."""
+        self._gradients.setdefault(id(leaf), (leaf, leaf.grad))
+
+    def put_back(self) -> None:
+        """Put the gradients back."""
+        for leaf, gradient in self._gradients.values():
+            leaf.grad = gradient
+        self._gradients.clear()
 
 
 @contextmanager
@@ -88,8 +107,3 @@ def _set_states(states: tuple[Any, ...]) -> None:
     random.setstate(python)
     if numpy is not None:
         sys.modules["numpy"].random.set_state(numpy)
-
-
-def _flat(storage: torch.UntypedStorage) -> torch.Tensor:
-    flat = torch.empty(0, dtype=torch.uint8, device=storage.device)
-    return flat.set_(storage)

@@ -17,8 +17,8 @@ COLLECTIVES = frozenset(("c10d", "_c10d_functional", "_c10d_functional_autograd"
 UNDECLARED = {"running_mean": "training", "running_var": "training", "dropout_state": ""}
 """Arguments that operators change though their schema does not say so, and the flag that must be true for it, if any.
 
-`native_batch_norm`, `cudnn_batch_norm` and their kin update the running statistics in training; `_cudnn_rnn` advances the state
-of its dropout.
+`native_batch_norm`, `cudnn_batch_norm` and their kin update the running statistics in training; `_cudnn_rnn` advances the
+state of its dropout.
 """
 
 ALLOCATIONS = frozenset(("empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided"))

@@ -27,15 +27,14 @@ class Record:
     size
         Bytes.
     device
-        Where it lies.
+        Where it lies: that of its tensors, as the storage of a tensor without data does not know it.
     """
 
     __slots__ = ("device", "maker", "output", "reference", "size")
 
-    def __init__(self, maker: int, output: int) -> None:
-        self.maker, self.output = maker, output
+    def __init__(self, maker: int, output: int, device: torch.device) -> None:
+        self.maker, self.output, self.device = maker, output, device
         self.size = 0
-        self.device = torch.device("cpu")
         self.reference: weakref.ref[torch.UntypedStorage] | None = None
 
     @property
@@ -77,7 +76,7 @@ class Storages(Generic[R]):
                 self._on_death(record)
 
         record.reference = weakref.ref(storage, died)
-        record.size, record.device = storage.nbytes(), storage.device
+        record.size = storage.nbytes()
         self._by_address[address] = record
 
 
@@ -91,6 +90,8 @@ class Geometry:
         In elements.
     dtype
         Of the elements.
+    device
+        Where it lies.
     conjugate, negative
         Whether the elements are to be read conjugated or negated.
     """
@@ -99,17 +100,26 @@ class Geometry:
     stride: tuple[int, ...]
     offset: int
     dtype: torch.dtype
+    device: torch.device
     conjugate: bool
     negative: bool
 
     @classmethod
     def of(cls, tensor: torch.Tensor) -> "Geometry":
         """Return the geometry of a strided tensor."""
-        return cls(tensor.shape, tensor.stride(), int(tensor.storage_offset()), tensor.dtype, tensor.is_conj(), tensor.is_neg())
+        return cls(
+            tensor.shape,
+            tensor.stride(),
+            int(tensor.storage_offset()),
+            tensor.dtype,
+            tensor.device,
+            tensor.is_conj(),
+            tensor.is_neg(),
+        )
 
     def on(self, storage: torch.UntypedStorage) -> torch.Tensor:
         """Return a tensor of this geometry on `storage`."""
-        tensor = torch.empty(0, dtype=self.dtype, device=storage.device)
+        tensor = torch.empty(0, dtype=self.dtype, device=self.device)
         tensor.set_(storage, self.offset, self.shape, self.stride)
         if self.conjugate:
             tensor = torch._conj(tensor)

@@ -92,7 +92,7 @@ class Storage(Record):
     )
 
     def __init__(self, maker: int, output: int, number: int, tensor: torch.Tensor) -> None:
-        super().__init__(maker, output)
+        super().__init__(maker, output, tensor.device)
         self.number = number
         self.shape, self.dtype = tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")
         self.lives: list[tuple[int, int | None]] = []

@@ -7,7 +7,9 @@ from typing import Any, Protocol
 import torch
 from torch._C import _autograd
 
+from slackswap_opt.runtime.accelerator import NAMESPACE
 from slackswap_opt.runtime.clock import Clock, backward_running
+from slackswap_opt.runtime.copies import Copies
 from slackswap_opt.runtime.modules import NOWHERE, Modules, Place
 from slackswap_opt.runtime.refusals import refuse_tensor
 from slackswap_opt.runtime.signatures import (
@@ -58,16 +60,15 @@ class Tracer(Clock):  # type: ignore[no-untyped-call]
         Is told of what changes outside.
     modules
         Says which module runs.
-    fake
-        Whether tensors have no data: then nothing is copied.
+    copies
+        Keeps what autograd saves.
     """
 
-    def __init__(self, measure: Measure, guard: Guard, modules: Modules, *, fake: bool = False) -> None:
+    def __init__(self, measure: Measure, guard: Guard, modules: Modules, copies: Copies) -> None:
         super().__init__()
         self.trace = Trace()
-        self._measure, self._guard, self._modules, self._fake = measure, guard, modules, fake
+        self._measure, self._guard, self._modules, self._copies = measure, guard, modules, copies
         self._storages: Storages[Storage] = Storages(self._died)
-        self._copies: dict[Storage, torch.Tensor] = {}
         self._handles: dict[weakref.ref[Handle], Storage] = {}
         self._counts: dict[Storage, int] = {}
         self._places: dict[int, Place] = {}
@@ -82,7 +83,7 @@ class Tracer(Clock):  # type: ignore[no-untyped-call]
         call = Call(known.name, known.short, self._place(), backward_running(), torch.is_grad_enabled())
         call.graph |= not call.backward
         call.random, call.obstacle = known.random, obstacle(known, args, kwargs)
-        if not call.obstacle and inside_custom_function():
+        if not call.obstacle and function.namespace != NAMESPACE and inside_custom_function():
             call.obstacle = "it runs inside a custom autograd Function"
         self.trace.calls.append(call)
         # Only records from here on, never a storage: whatever this frame held would die late.
@@ -113,11 +114,11 @@ class Tracer(Clock):  # type: ignore[no-untyped-call]
                     storage.obstacle = f"it is saved as a {type(tensor).__name__} of layout {tensor.layout}"
             if not own or not is_plain(tensor):
                 return tensor
-            handle = Handle(own[0], tensor, None if self._fake else _versions(tensor))
+            handle = Handle(own[0], tensor, self._copies.versions(tensor))
             self._handles[weakref.ref(handle, self._let_go)] = own[0]
             self._counts[own[0]] = self._counts.get(own[0], 0) + 1
             if own[0] not in self._copies:
-                self._copy(own[0])
+                self._copies.save(own[0])
             return handle
 
     def unpack(self, saved: Any) -> torch.Tensor:
@@ -132,11 +133,15 @@ class Tracer(Clock):  # type: ignore[no-untyped-call]
                     f"{record.dtype} {list(record.shape)}, output {record.output} of operation {record.maker}, is at version "
                     f"{saved.versions._version}; expected version {saved.version} instead"
                 )
-            record.unpacks.append(self.index)
             storage = record.storage
             if storage is None:
-                storage = self._bring_back(record)
-            return saved.geometry.on(storage)
+                storage = self._copies.restored(record)
+                self._storages.attach(record, storage)
+                if not self._ended:
+                    record.lives.append((self.index, None))
+            if not self._ended:
+                record.unpacks.append(self.index)
+            return self._copies.view(saved.geometry, storage)
 
     def end(self) -> Trace:
         """Close the step: what is alive now outlives it."""
@@ -144,7 +149,6 @@ class Tracer(Clock):  # type: ignore[no-untyped-call]
         for storage in self.trace.storages:
             if storage in self._counts:
                 storage.released = None
-        self._copies.clear()
         return self.trace
 
     def left(self) -> tuple[int, int]:
@@ -186,7 +190,7 @@ class Tracer(Clock):  # type: ignore[no-untyped-call]
         self._counts[storage] -= 1
         if not self._counts[storage]:
             del self._counts[storage]
-            self._copies.pop(storage, None)
+            self._copies.forget(storage)
             if not self._ended:
                 storage.released = self.index
 
@@ -210,23 +214,7 @@ class Tracer(Clock):  # type: ignore[no-untyped-call]
         record.size = max(record.size, storage.nbytes())
         if record in self._counts:
             record.late = True
-            self._copy(record)
-
-    def _copy(self, record: Storage) -> None:
-        storage = record.storage
-        if storage is not None and not self._fake:
-            with torch.no_grad():
-                self._copies[record] = _bytes(storage).to("cpu", copy=True)
-
-    def _bring_back(self, record: Storage) -> torch.UntypedStorage:
-        with torch.no_grad():
-            flat = torch.empty(record.size, dtype=torch.uint8, device=record.device)
-            if not self._fake:
-                flat.copy_(self._copies[record])
-        storage = flat.untyped_storage()
-        self._storages.attach(record, storage)
-        record.lives.append((self.index, None))
-        return storage
+            self._copies.save(record)
 
     def _place(self) -> Place:
         """Return where the model is: by autograd's number of the forward operation while its engine runs."""
@@ -246,15 +234,3 @@ def _numbers(records: Iterable[Storage]) -> tuple[tuple[int, ...], tuple[int, ..
     """Return the numbers of the step's own storages and of those outside, each once."""
     numbers = dict.fromkeys(record.number for record in records)
     return tuple(n for n in numbers if n >= 0), tuple(n for n in numbers if n < 0)
-
-
-def _bytes(storage: torch.UntypedStorage) -> torch.Tensor:
-    flat = torch.empty(0, dtype=torch.uint8, device=storage.device)
-    return flat.set_(storage)
-
-
-def _versions(tensor: torch.Tensor) -> torch.Tensor:
-    """Return an empty tensor that shares the version counter of `tensor`: how autograd notices a write in place."""
-    versions = tensor.detach()
-    versions.data = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
-    return versions
