@@ -314,10 +314,10 @@ class _SlackSwap:
         """
         while True:
             left = self.left(draft)
-            worst = int(np.argmax(left))
-            excess = int(left[worst]) - self.budget
+            excess = int(left.max(initial=0)) - self.budget
             if excess <= 0:
                 return
+            worst = int(np.argmax(left))
             among = self.covering(draft, worst)
             options = [self.relieved(draft, among, excess, swap_first) for swap_first in (True, False)]
             best = min((option for option in options if option is not None), key=self.estimate, default=None)
