@@ -137,10 +137,10 @@ def compare(instance: Instance, methods: Iterable[str], *, budget: int | str | N
 
 
 def _chosen(method: str) -> _Method:
-    if method not in _METHODS:
+    if not isinstance(method, str) or method not in _METHODS:
         near = get_close_matches(str(method), _METHODS, n=1)
-        hint = f"; did you mean '{near[0]}'?" if near else ""
-        raise InputError(f"unknown method {shown(method)}{hint} choose from {', '.join(_METHODS)}")
+        hint = f"did you mean '{near[0]}'? " if near else ""
+        raise InputError(f"unknown method {shown(method)}; {hint}choose from {', '.join(_METHODS)}")
     return _METHODS[method]
 
 
@@ -215,17 +215,22 @@ def _judged(instance: Instance, method: str, answer: Answer, began: int) -> Resu
 
 def _infeasible(instance: Instance, method: str, began: int) -> Result:
     """Return the result for a budget that the need of a single operation exceeds."""
-    floor = instance.floor
-    t = max(range(len(floor)), key=lambda t: (floor[t], -t))
-    operation = instance.operations[t]
-    accessed = sorted({*operation.reads, *operation.writes}, key=lambda i: (-instance.tensors[i].size, i))
-    held = ", ".join(f"'{instance.tensors[i].name}' {format_size(instance.tensors[i].size)}" for i in accessed[:3])
-    rest = f" and {len(accessed) - 3} more" if len(accessed) > 3 else ""
+    t = max(range(len(instance.floor)), key=lambda t: (instance.floor[t], -t))
     smallest = smallest_budget(instance)
     reached = f"; the smallest budget with a plan is {smallest} bytes" if smallest is not None else ""
-    message = (
-        f"no schedule fits in {instance.budget} bytes: operation '{operation.name}' alone needs {floor[t]} bytes "
-        f"(its tensors {held}{rest}, its workspace, and what cannot leave meanwhile){reached}"
-    )
+    message = f"no schedule fits in {instance.budget} bytes: {_needs(instance, t)}{reached}"
     runtime = time.perf_counter_ns() - began
     return Result(Status.INFEASIBLE, method, instance, runtime=runtime, message=message, smallest_budget=smallest)
+
+
+def _needs(instance: Instance, t: int) -> str:
+    """Say what must be on the device while operation `t` runs, and what for."""
+    operation = instance.operations[t]
+    present = [i for i, accesses in enumerate(instance.accesses) if t in accesses]
+    largest = sorted(present, key=lambda i: (-instance.tensors[i].size, i))
+    parts = [f"'{instance.tensors[i].name}' {format_size(instance.tensors[i].size)}" for i in largest[:3]]
+    parts += [f"{len(largest) - 3} more tensors"] * (len(largest) > 3)
+    parts += [f"workspace {format_size(operation.workspace)}"] * (operation.workspace > 0)
+    staying = instance.floor[t] - instance.need[t]
+    parts += [f"tensors that cannot leave meanwhile {format_size(staying)}"] * (staying > 0)
+    return f"while operation '{operation.name}' runs, {instance.floor[t]} bytes must be there ({', '.join(parts)})"
