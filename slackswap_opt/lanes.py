@@ -101,6 +101,7 @@ class OffloadLane:
         self, instance: Instance, runs: RunList, swaps: list[Swap], memory: NDArray[np.int64], axis: list[int]
     ) -> None:
         self.instance = instance
+        self.runs = runs
         self.swaps = swaps
         self.memory = memory
         self.axis = axis
@@ -215,9 +216,8 @@ class OffloadLane:
         swap = self.swaps[n]
         if swap.issue < 0:
             if not self.host_has_room(swap.size):
-                raise PlacementError(
-                    f"tensor '{self.instance.tensors[swap.tensor].name}' must leave, but the host budget is full"
-                )
+                name, limit = self.instance.tensors[swap.tensor].name, self.instance.host_budget
+                raise PlacementError(f"tensor '{name}' must leave, but the host's budget of {limit} bytes has no room")
             self.issue(n, e)
         self.clock = max(self.clock, self.finish[n])
         self.evict(n, e)
@@ -234,7 +234,8 @@ class OffloadLane:
             if swap.out.last < e and self.waits(n) and self.host_has_room(swap.size):
                 self.wait(n, e)
                 return
-        raise PlacementError(f"before event {e} tensors must leave for the host, but the host budget is full")
+        name, limit = self.instance.operations[self.runs.events[e]].name, self.instance.host_budget
+        raise PlacementError(f"tensors must leave for operation '{name}', but the host's budget of {limit} bytes has no room")
 
 
 def fetch_in_time(instance: Instance, swaps: list[Swap], memory: NDArray[np.int64], starts: list[int]) -> None:
