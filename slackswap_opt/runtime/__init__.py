@@ -1,8 +1,24 @@
 """The part that knows PyTorch: profiles of training steps, and what runs them under a plan."""
 
 from slackswap_opt.runtime.fake import profile_fake
+from slackswap_opt.runtime.largest import largest_batch
+from slackswap_opt.runtime.links import LinkRates, measure_link
 from slackswap_opt.runtime.passes import ProfileError
 from slackswap_opt.runtime.profile import Profile
 from slackswap_opt.runtime.profiler import Profiler, profile
+from slackswap_opt.runtime.rows import MemoryRow
+from slackswap_opt.runtime.target import find_step, profile_command
 
-__all__ = ["Profile", "ProfileError", "Profiler", "profile", "profile_fake"]
+__all__ = [
+    "LinkRates",
+    "MemoryRow",
+    "Profile",
+    "ProfileError",
+    "Profiler",
+    "find_step",
+    "largest_batch",
+    "measure_link",
+    "profile",
+    "profile_command",
+    "profile_fake",
+]

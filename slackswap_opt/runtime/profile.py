@@ -6,6 +6,7 @@ import torch
 
 from slackswap_opt.instance import Instance, Link
 from slackswap_opt.runtime.lifetimes import Lifetimes, OperationFacts, TensorFacts
+from slackswap_opt.runtime.rows import MemoryRow, memory_rows
 from slackswap_opt.runtime.trace import Trace
 
 
@@ -37,6 +38,10 @@ class Profile:
     steps: int
     restored: tuple[str, ...]
     left: tuple[int, int]
+
+    def memory_rows(self) -> tuple[MemoryRow, ...]:
+        """Return where the memory goes: tensors by module and kind, those that weigh most at the peak first."""
+        return memory_rows(self.instance, self.tensors, self.operations)
 
 
 def profile_of(trace: Trace, name: str, link: Link, *, steps: int, restored: tuple[str, ...] = (), total: int = 0) -> Profile:
