@@ -29,6 +29,11 @@ class Profile:
         What the steps had changed and was put back, in words.
     left
         How many storages that the last step made outlive it without being a leaf's gradient, and their bytes.
+    asked
+        Each time that autograd asks for a saved tensor, in order: the index of the next operation, and the tensor of the
+        instance that it is on, or -1.
+    nested
+        Whether a backward pass saves tensors, as it does where it can be differentiated itself.
     """
 
     instance: Instance
@@ -38,6 +43,8 @@ class Profile:
     steps: int
     restored: tuple[str, ...]
     left: tuple[int, int]
+    asked: tuple[tuple[int, int], ...]
+    nested: bool
 
     def memory_rows(self) -> tuple[MemoryRow, ...]:
         """Return where the memory goes: tensors by module and kind, those that weigh most at the peak first."""
@@ -58,6 +65,8 @@ def profile_of(trace: Trace, name: str, link: Link, *, steps: int, restored: tup
         steps,
         restored,
         trace.left,
+        tuple((clock, lifetimes.numbers.get(number, -1)) for clock, number in trace.asked),
+        trace.nested,
     )
 
 

@@ -113,6 +113,11 @@ class Trace:
         Every operation; its position is its index on the clock.
     storages
         Every storage that they made.
+    asked
+        Each time that autograd asked for a saved tensor, in order: the clock, and the number of its storage, below 0 if that is
+        none of the step's own.
+    nested
+        Whether a backward pass saved tensors, as it does where it can be differentiated itself.
     left
         How many of these outlived the step without being a leaf's gradient, and their bytes.
     restored
@@ -121,6 +126,8 @@ class Trace:
 
     calls: list[Call] = field(default_factory=list)
     storages: list[Storage] = field(default_factory=list)
+    asked: list[tuple[int, int]] = field(default_factory=list)
+    nested: bool = False
     left: tuple[int, int] = (0, 0)
     restored: tuple[str, ...] = ()
 
@@ -138,6 +145,8 @@ class Trace:
                 if mine != theirs:
                     made = f"output {one_s.output} of operation {one_s.maker} ({self.calls[one_s.maker].function})"
                     return f"{made} {field_name} {mine} in one step and {theirs} in the next"
+        if self.asked != other.asked:
+            return "autograd asks for saved tensors in another order in the next step"
         return ""
 
 

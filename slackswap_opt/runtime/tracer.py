@@ -12,6 +12,7 @@ from slackswap_opt.runtime.clock import Clock, backward_running
 from slackswap_opt.runtime.copies import Copies
 from slackswap_opt.runtime.modules import NOWHERE, Modules, Place
 from slackswap_opt.runtime.refusals import refuse_tensor
+from slackswap_opt.runtime.saved import kept, overwritten, unkept
 from slackswap_opt.runtime.signatures import (
     Signature,
     inside_custom_function,
@@ -92,6 +93,10 @@ class Tracer(Clock):  # type: ignore[no-untyped-call]
         changes = list(self._found(list(known.changes(args, kwargs))))
         leaf_gradient = self._warn(call, changes)
         result, call.duration, peak = self._measure.run(known, function, args, kwargs)
+        if not call.obstacle and lifted:
+            call.obstacle = "it lets in a tensor that Python code made"
+        elif not call.obstacle and not all(map(is_plain, tensors_in((args, kwargs, result)))):
+            call.obstacle = "it takes or makes a tensor that is more than a storage and a shape"
         born = [*lifted, *self._births(index, result)]
         for record in changes:
             self._changed(record)
@@ -103,7 +108,7 @@ class Tracer(Clock):  # type: ignore[no-untyped-call]
         return result
 
     def pack(self, tensor: torch.Tensor) -> Any:
-        """Swap out what autograd saves: return a handle in its place, or the tensor itself if it is none of the step's own."""
+        """Swap out what autograd saves: return a handle in its place, or what keeps it if it is none of the step's own."""
         with self.paused():
             storages = [self._storages.find(s) for s in storages_of(tensor)]
             own = [s for s in storages if s is not None and s.maker != OUTSIDE]
@@ -112,8 +117,9 @@ class Tracer(Clock):  # type: ignore[no-untyped-call]
             if not is_plain(tensor):
                 for storage in own:
                     storage.obstacle = f"it is saved as a {type(tensor).__name__} of layout {tensor.layout}"
+            self.trace.nested |= backward_running()
             if not own or not is_plain(tensor):
-                return tensor
+                return kept(tensor)
             handle = Handle(own[0], tensor, self._copies.versions(tensor))
             self._handles[weakref.ref(handle, self._let_go)] = own[0]
             self._counts[own[0]] = self._counts.get(own[0], 0) + 1
@@ -123,16 +129,15 @@ class Tracer(Clock):  # type: ignore[no-untyped-call]
 
     def unpack(self, saved: Any) -> torch.Tensor:
         """Return the saved tensor, brought back if its storage is gone."""
+        if not self._ended:
+            self.trace.asked.append((self.index, saved.storage.number if isinstance(saved, Handle) else OUTSIDE))
         if not isinstance(saved, Handle):
-            return saved  # type: ignore[no-any-return]
+            return unkept(saved)
         with self.paused():
             record = saved.storage
             if saved.versions is not None and saved.versions._version != saved.version:
-                raise RuntimeError(
-                    "one of the variables needed for gradient computation has been modified by an inplace operation: "
-                    f"{record.dtype} {list(record.shape)}, output {record.output} of operation {record.maker}, is at version "
-                    f"{saved.versions._version}; expected version {saved.version} instead"
-                )
+                what = f"{record.dtype} {list(record.shape)}, output {record.output} of operation {record.maker}"
+                raise overwritten(what, saved.versions._version, saved.version)
             storage = record.storage
             if storage is None:
                 storage = self._copies.restored(record)
