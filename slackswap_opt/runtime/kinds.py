@@ -26,7 +26,6 @@ _NAMES: dict[str, tuple[str, ...]] = {
         "mish",
         "hardtanh",
         "hardswish",
-        "rrelu_with_noise",
     ),
     "softmax output": ("_softmax", "_safe_softmax"),
     "log-probabilities": ("_log_softmax",),
@@ -44,6 +43,7 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "product": ("mul", "div"),
     "copy": ("clone", "_to_copy", "cat", "stack", "contiguous", "copy"),
     "random numbers": ("bernoulli", "rand", "randn", "rand_like", "randn_like"),
+    "reduction": ("sum", "mean", "amax", "amin", "max", "min", "prod", "linalg_vector_norm"),
     "loss": ("nll_loss_forward", "mse_loss", "binary_cross_entropy_with_logits"),
 }
 _KINDS = {name: kind for kind, names in _NAMES.items() for name in names}
@@ -76,6 +76,8 @@ def kind_of(storage: Storage, calls: list[Call], writers: tuple[int, ...]) -> st
     names = [calls[t].short.rstrip("_") for t in writers]
     if "bernoulli" in names:
         return "mask"
+    if "rrelu_with_noise" in names:
+        return "activation" if len(names) == 1 else "noise"
     named = [(name, _KINDS[name]) for name in names if name in _KINDS]
     if not named:
         return names[0] if names else "other"

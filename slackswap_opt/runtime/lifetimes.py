@@ -221,7 +221,7 @@ class Lifetimes:
             return storage.obstacle
         if not maker.graph and not storage.packs:
             return "it belongs to the backward pass"
-        if storage.lives[0][1] is None:
+        if self._lives(storage)[0][1] == self.end:
             return "something holds it until the step ends"
         return ""
 
