@@ -42,15 +42,19 @@ def parse_json(text: str) -> Any:
     if not text.strip():
         raise InputError("is empty; expected a JSON object")
     try:
-        return json.loads(text, parse_float=_Spelled, parse_constant=_refuse_constant, object_pairs_hook=_unique_keys)
+        return json.loads(
+            text,
+            parse_int=_integer,
+            parse_float=_Spelled,
+            parse_constant=_refuse_constant,
+            object_pairs_hook=_unique_keys,
+        )
     except InputError:
         raise
     except json.JSONDecodeError as error:
         raise InputError(f"is not JSON: {error.msg} at line {error.lineno}, column {error.colno}") from None
     except RecursionError:
         raise InputError("is not usable JSON: nested too deeply") from None
-    except ValueError:
-        raise InputError(f"holds a number of more than 4300 digits; integers go up to {LARGEST}") from None
 
 
 def write_text(path: str | os.PathLike[str], text: str, *, overwrite: bool = False) -> None:
@@ -106,7 +110,7 @@ def take(data: Any, where: str, required: Mapping[str, type], optional: Mapping[
     where
         How a message names it, such as ``tensors[3]``; empty for the whole file.
     required
-        Keys that must be there, with the type of their value.
+        Keys that must be there, with the type of their value; `object` where its own check follows.
     optional
         Keys that may be absent, with their default.
     """
@@ -159,11 +163,11 @@ def shown(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-_TYPE_NAMES: dict[type, str] = {str: "a string", int: "an integer", list: "a list", dict: "an object", bool: "true or false"}
+_TYPE_NAMES: dict[type, str] = {str: "a string", int: "an integer", list: "a list", dict: "an object"}
 
 
 class _Spelled(float):
-    """A number of a file that is no integer; messages show it as the file spells it."""
+    """A number of a file that is no integer, or too long for one; messages show it as the file spells it."""
 
     __slots__ = ("text",)
     text: str
@@ -175,6 +179,13 @@ class _Spelled(float):
 
     def __repr__(self) -> str:
         return self.text
+
+
+def _integer(text: str) -> int | _Spelled:
+    try:
+        return int(text)
+    except ValueError:
+        return _Spelled(text)
 
 
 def _refuse_constant(constant: str) -> NoReturn:

@@ -330,14 +330,14 @@ class Instance:
         required: dict[str, type] = {
             "format": str,
             "version": int,
-            "name": str,
+            "name": object,
             "link": dict,
             "tensors": list,
             "operations": list,
         }
         members = take(data, "", required, {"budget": None, "host_budget": None})
         check_format(members, FORMAT, VERSION)
-        link_keys: dict[str, type] = {"offload_bandwidth": int, "prefetch_bandwidth": int, "latency": int, "duplex": bool}
+        link_keys: dict[str, type] = dict.fromkeys(("offload_bandwidth", "prefetch_bandwidth", "latency", "duplex"), object)
         return cls(
             name=members["name"],
             tensors=tuple(_tensor(row, f"tensors[{i}]") for i, row in enumerate(members["tensors"])),
@@ -349,7 +349,7 @@ class Instance:
 
 
 def _tensor(row: Any, where: str) -> Tensor:
-    members = take(row, where, {"name": str, "size": int}, {"swappable": True, "kind": "", "held": []})
+    members = take(row, where, {"name": object, "size": object}, {"swappable": True, "kind": "", "held": []})
     if not isinstance(members["held"], list):
         raise InputError(f"{where}.held must be a list of pairs, got {shown(members['held'])}")
     members["held"] = tuple(tuple(stretch) if isinstance(stretch, list) else stretch for stretch in members["held"])
@@ -358,7 +358,7 @@ def _tensor(row: Any, where: str) -> Tensor:
 
 def _operation(row: Any, where: str) -> Operation:
     defaults = {"workspace": 0, "recomputable": True, "phase": "forward", "block": None}
-    members = take(row, where, {"name": str, "duration": int, "reads": list, "writes": list}, defaults)
+    members = take(row, where, {"name": object, "duration": object, "reads": list, "writes": list}, defaults)
     members["reads"], members["writes"] = tuple(members["reads"]), tuple(members["writes"])
     return Operation(**members)
 

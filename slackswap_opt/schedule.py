@@ -121,7 +121,7 @@ class Schedule:
     def _from_data(cls, data: Any) -> Self:
         members = take(data, "", {"format": str, "version": int, "instance": dict, "instructions": list}, {})
         check_format(members, FORMAT, VERSION)
-        instance = take(members["instance"], "instance", {"name": str, "fingerprint": str}, {})
+        instance = take(members["instance"], "instance", {"name": object, "fingerprint": object}, {})
         for key in ("name", "fingerprint"):
             check_string(instance[key], f"instance.{key}")
         rows = enumerate(members["instructions"])
