@@ -14,12 +14,16 @@ class Sense(StrEnum):
 
 
 class Variable(NamedTuple):
-    """A column: its name, the integers it lies between, and whether it must be integer itself."""
+    """A column: its name, the integers it lies between, whether it must be integer itself, and how large it typically is.
+
+    `scale` is a power of two by which solvers that work in floating point may divide it.
+    """
 
     name: str
     lower: int
     upper: int
-    integer: bool
+    integer: bool = False
+    scale: int = 1
 
 
 class Row(NamedTuple):
@@ -45,17 +49,25 @@ class LinearProgram:
         In the order in which they were added; a variable is known by its position.
     objective
         Coefficients by column.
+    definitions
+        Columns that are nothing but the value of some terms, for short, in an order in which they can be worked out.
     """
 
     def __init__(self) -> None:
         self.variables: list[Variable] = []
         self.rows: list[Row] = []
         self.objective: dict[int, int] = {}
+        self.definitions: list[tuple[int, Terms]] = []
 
-    def variable(self, name: str, upper: int, *, lower: int = 0, integer: bool = False) -> int:
+    def variable(self, name: str, upper: int, *, lower: int = 0, integer: bool = False, scale: int = 1) -> int:
         """Add a variable and return its column."""
-        self.variables.append(Variable(name, lower, upper, integer))
+        self.variables.append(Variable(name, lower, upper, integer, scale))
         return len(self.variables) - 1
+
+    def define(self, column: int, name: str, terms: Sequence[tuple[int, int]]) -> None:
+        """Add the constraint that a column equals the sum of some terms."""
+        self.definitions.append((column, terms))
+        self.row(name, [*terms, (column, -1)], Sense.EQUAL, 0)
 
     def row(self, name: str, terms: Terms, sense: Sense, rhs: int) -> None:
         """Add a constraint; terms of one column are summed."""
@@ -71,7 +83,7 @@ class LinearProgram:
 
     def value(self, values: Sequence[int]) -> int:
         """Return the objective at `values`."""
-        return sum(coefficient * values[column] for column, coefficient in self.objective.items())
+        return evaluate(self.objective.items(), values)
 
     def broken(self, values: Sequence[int]) -> str | None:
         """Return the name of a variable or row that `values` violates, or None if they are feasible."""
@@ -84,6 +96,11 @@ class LinearProgram:
             if (over and sense is not Sense.AT_LEAST) or (under and sense is not Sense.AT_MOST):
                 return name
         return None
+
+
+def evaluate(terms: Terms, values: Sequence[int]) -> int:
+    """Return the sum of coefficients times values."""
+    return sum(coefficient * values[column] for column, coefficient in terms)
 
 
 def to_lp(program: LinearProgram) -> str:

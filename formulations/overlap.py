@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from slackswap_opt.formulations.slack import SlackModel
 
 Terms = list[tuple[int, int]]
-AT_MOST, AT_LEAST, EQUAL = Sense.AT_MOST, Sense.AT_LEAST, Sense.EQUAL
+AT_MOST, AT_LEAST = Sense.AT_MOST, Sense.AT_LEAST
 
 
 class _Out(NamedTuple):
@@ -46,8 +46,17 @@ class Lanes:
     ----------
     waiting, ahead, back
         Columns of $Q$, $H$ and $P$ by mark, where they can be more than 0.
+    pools
+        Columns of what is written but not opened, which bounds $H$, by the mark at which they apply.
     arrived
         Without duplex, columns of what has come back when a mark starts.
+    opening, wanted
+        Bytes that the intervals which open before a mark want copied out, and those wanted back at it, as terms.
+    copies
+        Columns that say whether an interval is the first for which this state of its tensor is copied, with the terms that they
+        are at least.
+    rate_out, rate_back
+        The lanes' rates, or None if nothing can be swapped.
     """
 
     def __init__(self, model: "SlackModel") -> None:
@@ -56,24 +65,26 @@ class Lanes:
         self.waiting: dict[int, int] = {}
         self.ahead: dict[int, int] = {}
         self.back: dict[int, int] = {}
+        self.pools: dict[int, int] = {}
         self.arrived: dict[int, int] = {}
         self.elapsed = (*accumulate((o.duration for o in model.instance.operations), initial=0),)
+        self.copies: list[tuple[int, Terms]] = []
         self.outs = self._outs()
         self.backs = self._backs()
         self.opening = self._by_mark([(out.opens + 1, (out.column, out.size)) for out in self.outs])
         self.wanted = self._by_mark([(back.by, (back.column, back.size)) for back in self.backs])
         link = model.instance.link
         sizes = {model.instance.tensors[i].size for i in self._moving()}
-        rate_out = model.scale.rate((size, link.offload_time(size)) for size in sizes)
-        rate_back = model.scale.rate((size, link.prefetch_time(size)) for size in sizes)
-        if rate_out and rate_back:
+        self.rate_out = model.scale.rate((size, link.offload_time(size)) for size in sizes)
+        self.rate_back = model.scale.rate((size, link.prefetch_time(size)) for size in sizes)
+        if self.rate_out and self.rate_back:
             self._columns()
             self._copied_ahead()
             if link.duplex:
-                self.offload_lane(rate_out)
-                self.prefetch_lane(rate_back)
+                self.offload_lane(self.rate_out)
+                self.prefetch_lane(self.rate_back)
             else:
-                self.shared_lane(rate_out, rate_back)
+                self.shared_lane(self.rate_out, self.rate_back)
 
     def _moving(self) -> Iterator[int]:
         model = self.model
@@ -97,6 +108,7 @@ class Lanes:
                 first = column
                 if earlier:
                     first = self.program.variable(f"copy_{i}_{start}", 1)
+                    self.copies.append((first, [(column, 1), *((f, -1) for f in earlier)]))
                     self.program.row(f"copied_{i}_{start}", [(first, 1), (column, -1), *((f, 1) for f in earlier)], AT_LEAST, 0)
                 earlier.append(first)
                 outs.append(_Out(first, size, release, start, end))
@@ -127,7 +139,7 @@ class Lanes:
         for name, column, most in columns:
             for t, size in zip(self.model.marks, most, strict=True):
                 if size:
-                    column[t] = self.program.variable(f"{name}_{t}", size)
+                    column[t] = self.program.variable(f"{name}_{t}", size, scale=self.model.size_scale)
 
     def _most(self, stretches: Iterable[tuple[int, int, int]]) -> list[int]:
         """For each mark the sum of the sizes whose stretch (after, by), ends excluded, it lies in."""
@@ -151,10 +163,11 @@ class Lanes:
             if t not in self.ahead:
                 continue
             ahead = self.ahead[t]
-            if now < 0 or pool != [(now, 1)]:
-                now = self.program.variable(f"N_{t}", self.program.variables[ahead].upper)
-                self.program.row(f"written_{t}", [*pool, (now, -1)], EQUAL, 0)
+            if now < 0 or len(pool) > 1:
+                now = self.program.variable(f"N_{t}", self.program.variables[ahead].upper, scale=self.model.size_scale)
+                self.program.define(now, f"written_{t}", pool)
                 pool = [(now, 1)]
+            self.pools[t] = now
             self.program.row(f"ahead_{t}", [(ahead, 1), (now, -1)], AT_MOST, 0)
 
     def _moved_out(self, before: int | None, t: int) -> Terms:
@@ -218,12 +231,11 @@ class Lanes:
 
     def _share(self, name: str, out: Terms, rate_out: Rate, back: Terms, rate_back: Rate, k: int) -> None:
         """Add the row that both directions together take no longer than the time from mark `k - 1` to mark `k`."""
-        marks, n_out, n_back = self.model.marks, rate_out.numerator, rate_back.numerator
-        common = gcd(n_out, n_back)
-        both = Rate(n_out // common * n_back, 1)
-        terms = [(column, size * rate_out.denominator * (n_back // common)) for column, size in out]
-        terms += [(column, size * rate_back.denominator * (n_out // common)) for column, size in back]
+        both, per_out, per_back = shared_rate(rate_out, rate_back)
+        terms = [(column, size * per_out) for column, size in out]
+        terms += [(column, size * per_back) for column, size in back]
         if terms:
+            marks = self.model.marks
             self._within(name, terms, both, self.elapsed[marks[k]] - self.elapsed[marks[k - 1] if k else 0], k)
 
     def _column(self, columns: dict[int, int], t: int | None, sign: int) -> Terms:
@@ -232,3 +244,10 @@ class Lanes:
     def present(self, t: int) -> Terms:
         """Return the terms of what copies under way hold on the device while operation `t` runs, negative."""
         return [*self._column(self.waiting, t, -1), *self._column(self.back, t, -1)]
+
+
+def shared_rate(rate_out: Rate, rate_back: Rate) -> tuple[Rate, int, int]:
+    """Return a common rate for both directions, and what a unit of size counts for in each: moving it takes that much of it."""
+    common = gcd(rate_out.numerator, rate_back.numerator)
+    per_out, per_back = rate_back.numerator // common, rate_out.numerator // common
+    return Rate(per_back * rate_back.numerator, 1), rate_out.denominator * per_out, rate_back.denominator * per_back

@@ -12,25 +12,26 @@ from slackswap_opt.instance import Instance
 
 @dataclass(frozen=True, slots=True)
 class Reductions:
-    """The switches. All but `merge` and `checkpoints` loosen the model, so they are for outer rounding only.
+    """The switches. Each loosens the model; all but `merge` and `checkpoints` are for outer rounding only.
 
     Attributes
     ----------
     negligible
         Tensors of fewer bytes than this count as 0 bytes; the bound falls by at most their bytes times the price of memory.
+    rows
+        At most how many operations get a memory row: the most over-budget one of each of so many equal shares of those over
+        budget. Time steps then begin at these only. None for a row each.
     merge
         Time steps begin only at operations that a row speaks of, not at every opening of an interval. Within a step a copy may
         then use link time from before its tensor was written.
-    thin
-        Of consecutive operations over budget that see the same tensors live, only the most over budget has a memory row.
     checkpoints
         How many operations a re-run cannot be moved across for free: the most over-budget one of each of so many equal shares
         of those over budget. More make the bound tighter and the model larger; with 0 re-runs lend link time to the whole step.
     """
 
     negligible: int = 0
+    rows: int | None = None
     merge: bool = True
-    thin: bool = False
     checkpoints: int = 1
 
 
@@ -80,13 +81,13 @@ def reduce(instance: Instance, scale: Scale, reductions: Reductions) -> Reduced:
     """Return what the model must hold of `instance`, whose budget must not be None."""
     if instance.budget is None:
         raise InputError("'budget' must be set for a model of the instance, got None")
-    if not scale.outer and (reductions.negligible or reductions.thin):
-        raise InputError(f"'negligible' and 'thin' loosen a model; with {Rounding.INNER} rounding they must be off")
+    if not scale.outer and (reductions.negligible or reductions.rows is not None):
+        raise InputError(f"'negligible' and 'rows' loosen a model; with {Rounding.INNER} rounding they must be off")
     over = [t for t, memory in enumerate(instance.keep_all_memory) if memory > instance.budget]
     sizes = tuple(scale.size(t.size) if t.size >= reductions.negligible else 0 for t in instance.tensors)
     excess = _excess(instance, scale, sizes)
-    critical = tuple(_thinned(instance, over, excess) if reductions.thin else over)
-    checkpoints = _checkpoints(critical, excess, reductions.checkpoints)
+    critical = tuple(over) if reductions.rows is None else _worst_of_shares(over, excess, reductions.rows)
+    checkpoints = _worst_of_shares(critical, excess, reductions.checkpoints)
     return Reduced(sizes, excess, critical, checkpoints, _intervals(instance, over, sizes))
 
 
@@ -100,22 +101,11 @@ def _excess(instance: Instance, scale: Scale, sizes: Sequence[int]) -> tuple[int
     return tuple(held + scale.size(operation.workspace) - budget for held, operation in live)
 
 
-def _thinned(instance: Instance, over: list[int], excess: Sequence[int]) -> list[int]:
-    """Keep the most over-budget operation of each run between which no idle interval opens or ends."""
-    events = {t for _, start, end in instance.idle_intervals for t in (start + 1, end)}
-    kept: list[int] = []
-    for before, t in pairwise([-2, *over]):
-        if kept and before == t - 1 and t not in events:
-            kept[-1] = max(kept[-1], t, key=lambda candidate: (excess[candidate], -candidate))
-        else:
-            kept.append(t)
-    return kept
-
-
-def _checkpoints(critical: tuple[int, ...], excess: Sequence[int], number: int) -> tuple[int, ...]:
-    shares = min(number, len(critical))
-    bounds = [len(critical) * n // shares for n in range(shares + 1)] if shares else []
-    return tuple(max(critical[low:high], key=lambda t: (excess[t], -t)) for low, high in pairwise(bounds))
+def _worst_of_shares(operations: Sequence[int], excess: Sequence[int], shares: int) -> tuple[int, ...]:
+    """Return the most over-budget operation of each of `shares` equal parts, the first of equals."""
+    shares = min(shares, len(operations))
+    bounds = [len(operations) * n // shares for n in range(shares + 1)] if shares else []
+    return tuple(max(operations[low:high], key=lambda t: (excess[t], -t)) for low, high in pairwise(bounds))
 
 
 def _intervals(instance: Instance, over: list[int], sizes: Sequence[int]) -> tuple[Interval, ...]:

@@ -9,6 +9,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
+from slackswap_opt.formulations.completion import complete
 from slackswap_opt.formulations.linear import LinearProgram, Sense
 from slackswap_opt.formulations.overlap import Lanes
 from slackswap_opt.formulations.presolve import Reductions, reduce
@@ -18,7 +19,7 @@ from slackswap_opt.instance import Instance
 from slackswap_opt.plan import Decision, Plan
 
 Terms = list[tuple[int, int]]
-AT_MOST, AT_LEAST, EQUAL = Sense.AT_MOST, Sense.AT_LEAST, Sense.EQUAL
+AT_MOST, AT_LEAST = Sense.AT_MOST, Sense.AT_LEAST
 
 
 class SlackModel:
@@ -45,8 +46,14 @@ class SlackModel:
         Columns of tails kept until a deadline, by (tensor, deadline), and of tails fetched, by tensor.
     rebuilt
         Columns that say whether the last re-run of a step's interval or tail has happened by the end of that step.
-    delay, ahead
-        Columns of the delay before each mark, and of re-run work done before it that is due later.
+    runs
+        For operations that serve several intervals or tails, (position, column) of how often they have run again by then.
+    marks, delay, ahead
+        Where the model's time steps begin, the delay before each, and re-run work done before it that is due later.
+    memory
+        Columns of the bytes gone, by operation with a memory row.
+    due
+        Re-run work due at each mark, as terms.
     """
 
     def __init__(
@@ -71,12 +78,15 @@ class SlackModel:
         self.tail_fetched: dict[int, int] = {}
         self.rebuilt: dict[Step, int] = {}
         self.held: dict[tuple[int, int], int] = {}
-        self.runs: dict[tuple[int, int], int] = {}
+        self.runs: dict[int, list[tuple[int, int]]] = {}
         self.delay: list[int] = []
         self.ahead: dict[int, int] = {}
         self.due: dict[int, Terms] = {}
+        self.memory: dict[int, int] = {}
         self.marks = self._marks()
         self.horizon = self._horizon()
+        self.size_scale = _power(max((interval.size for interval in self.reduced.intervals), default=1))
+        self.time_scale = _power(self.instance.ideal // (self.units.time * (len(self.marks) + 1)))
         self.decisions()
         self.tails()
         self.operands()
@@ -88,9 +98,13 @@ class SlackModel:
 
     def _marks(self) -> list[int]:
         """The operations at which a step of the model's time begins."""
-        marks = {*self.reduced.critical, *(interval.end for interval in self.reduced.intervals)}
-        for tail in self.reruns.tails.values():
-            marks.update(tail.deadlines)
+        ends = {interval.end for interval in self.reduced.intervals}
+        ends.update(d for tail in self.reruns.tails.values() for d in tail.deadlines)
+        marks = {*self.reduced.critical}
+        if self.reductions.rows is None:
+            marks |= ends
+        elif late := sorted(t for t in ends if t > max(self.reduced.critical)):
+            marks |= {late[-1], *late[:: -(-len(late) // self.reductions.rows)]}
         if not self.reductions.merge:
             openings = [(interval.tensor, interval.start) for interval in self.reduced.intervals]
             for i, a in (*openings, *((n, tail.start) for n, tail in self.reruns.tails.items())):
@@ -149,11 +163,15 @@ class SlackModel:
             for demands in tail.demands:
                 chain = self._chain(demands[0].step)
                 for step, _, by in demands:
-                    terms = [(self.rebuilt[chain[-1]], -1), (self.tail_kept[n, by], 1)]
+                    terms = [(self.last(step), -1), (self.tail_kept[n, by], 1)]
                     terms += [(self.rebuilt[chain[step.number - 1]], 1)] if step.number else []
                     terms += [(self.tail_fetched[n], 1)] if tail.swap else []
                     terms += [(self.rebuilt[tail.steps[-1]], 1)] if tail.recompute else []
                     self.program.row(f"operand_{n}_of_{_name(step)}", terms, AT_LEAST, 0)
+
+    def last(self, step: Step) -> int:
+        """Return the column that says whether the tensor of `step` is rebuilt at all in that interval or tail."""
+        return self.rebuilt[self._chain(step)[-1]]
 
     def _chain(self, step: Step) -> tuple[Step, ...]:
         return self.reruns.tails[step.tensor].steps if step.interval is None else self.reruns.steps[step.interval]
@@ -168,10 +186,11 @@ class SlackModel:
             if len(chains) == 1:
                 runs = [(step.by, self.rebuilt[step]) for step in chains[0]]
             else:
-                runs = self._counted(o, chains)
+                runs = self.runs[o] = self._counted(o, chains)
             before = -1
             for d, column in runs:
-                self.due.setdefault(d, []).extend([(column, cost)] + ([(before, -cost)] if before >= 0 else []))
+                mark = self.marks[bisect_left(self.marks, d)]
+                self.due.setdefault(mark, []).extend([(column, cost)] + ([(before, -cost)] if before >= 0 else []))
                 before = column
 
     def _counted(self, o: int, chains: Sequence[tuple[Step, ...]]) -> list[tuple[int, int]]:
@@ -197,12 +216,12 @@ class SlackModel:
         first, last = min(self.reduced.critical, default=0), max(self.due, default=0)
         ahead = -1
         for t in self.marks:
-            delay = self.program.variable(f"delay_{t}", self.horizon)
+            delay = self.program.variable(f"delay_{t}", self.horizon, scale=self.time_scale)
             terms = [(delay, 1), *((column, -cost) for column, cost in self.due.get(t, ()))]
             terms += [(ahead, 1)] if ahead >= 0 else []
             ahead = -1
             if self.scale.outer and first < t < last and t not in self.reduced.checkpoints:
-                ahead = self.ahead[t] = self.program.variable(f"ahead_{t}", self.horizon)
+                ahead = self.ahead[t] = self.program.variable(f"ahead_{t}", self.horizon, scale=self.time_scale)
                 terms.append((ahead, -1))
             if len(terms) > 1:
                 self.program.row(f"work_{t}", terms, AT_LEAST, 0)
@@ -237,9 +256,11 @@ class SlackModel:
                 n += 1
             if update or gone < 0:
                 sizes = held.values()
-                now = self.program.variable(f"gone_{t}", sum(z for z in sizes if z > 0), lower=sum(z for z in sizes if z < 0))
-                self.program.row(f"update_{t}", [(now, -1), *update, *([(gone, 1)] if gone >= 0 else [])], EQUAL, 0)
+                most, least = sum(z for z in sizes if z > 0), sum(z for z in sizes if z < 0)
+                now = self.program.variable(f"gone_{t}", most, lower=least, scale=self.size_scale)
+                self.program.define(now, f"update_{t}", [*update, *([(gone, 1)] if gone >= 0 else [])])
                 gone = now
+            self.memory[t] = gone
             self.program.row(f"memory_{t}", [(gone, 1), *self.lanes.present(t)], AT_LEAST, self.reduced.excess[t])
 
     def _leaving(self) -> Iterator[tuple[int, int, int]]:
@@ -269,6 +290,10 @@ class SlackModel:
                 yield step.by, self.held[n, step.by], -tail.size
                 yield step.by + 1, self.held[n, step.by], tail.size
 
+    def plan_to_values(self, plan: Plan) -> tuple[int, ...] | None:
+        """Return values of all columns that carry out `plan`, feasible, or None if none are found; see `completion`."""
+        return complete(self, plan)
+
     def values_to_plan(self, values: Sequence[float]) -> Plan:
         """Return the plan that 0/1 values of the columns spell; what is not decided is kept, tails are discarded."""
         intervals = [Decision.KEEP] * len(self.instance.idle_intervals)
@@ -281,6 +306,11 @@ class SlackModel:
             if values[column] > 0.5:
                 tails[n] = Decision.SWAP if column == self.tail_fetched.get(n) else Decision.KEEP
         return Plan(tuple(intervals), tuple(tails))
+
+
+def _power(value: int) -> int:
+    """Return the largest power of two up to `value`, at least 1."""
+    return 1 << max(0, value.bit_length() - 1)
 
 
 def _name(step: Step) -> str:
