@@ -4,6 +4,7 @@ Operations of the ``prim`` namespace are questions about tensors, asked more oft
 not count, and neither does what runs while the clock is paused, such as the copies of a hook.
 """
 
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
@@ -56,7 +57,7 @@ class Border:
     Parameters
     ----------
     clock
-        Active from `enter` to `leave`, and in every backward pass until `close`.
+        Active inside of `active`, and in every backward pass from `open` to `close`, or to the end of this object.
     pack, unpack
         The hooks for tensors that autograd saves meanwhile.
     """
@@ -86,26 +87,25 @@ class Border:
         """Catch the backward passes that begin from now on."""
         if not _open:
             _catch_backward()
-        _open.append(self)
+        _open.append(weakref.ref(self, _forget))
 
     def close(self) -> None:
         """Catch no more backward passes."""
-        if self in _open:
-            _open.remove(self)
-            if not _open:
-                _let_backward()
+        for reference in [reference for reference in _open if reference() is self]:
+            _forget(reference)
 
 
 # torch.autograd.backward and grad look the engine's entry up in their own module at each call; there is no public place
 # between a call of backward and the engine. `torch.compiler` replaces the same two names.
-_open: list[Border] = []
+_open: list[weakref.ref[Border]] = []
 _engine: list[Callable[..., Any]] = []
 
 
 def _run_backward(*args: Any, **kwargs: Any) -> Any:
     with ExitStack() as stack:
-        for border in _open:
-            stack.enter_context(border.backward())
+        for border in [reference() for reference in _open]:
+            if border is not None:
+                stack.enter_context(border.backward())
         return _engine[0](*args, **kwargs)
 
 
@@ -114,8 +114,11 @@ def _catch_backward() -> None:
     _set_engine(_run_backward)
 
 
-def _let_backward() -> None:
-    _set_engine(_engine.pop())
+def _forget(reference: weakref.ref[Border]) -> None:
+    if reference in _open:
+        _open.remove(reference)
+        if not _open:
+            _set_engine(_engine.pop())
 
 
 def _set_engine(run: Callable[..., Any]) -> None:

@@ -1,6 +1,7 @@
 """One traced step, and steps until two in a row are equal."""
 
 import gc
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -34,13 +35,15 @@ class Pass:
         self._modules = Modules()
         self.tracer = Tracer(measure, guard, self._modules, copies)
         self._border = Border(self.tracer, self.tracer.pack, self.tracer.unpack)
-        self._collects = gc.isenabled()
+        self._collect: Callable[[], object] = _nothing
 
     def begin(self) -> None:
         """Begin the step."""
         # Cycles would die at moments that the collector chooses: they go before the step, or stay through it.
         gc.collect()
-        gc.disable()
+        if gc.isenabled():
+            gc.disable()
+            self._collect = weakref.finalize(self, gc.enable)
         self._border.open()
 
     @contextmanager
@@ -52,9 +55,12 @@ class Pass:
     def end(self) -> Trace:
         """End the step and return what it did."""
         self._border.close()
-        if self._collects:
-            gc.enable()
+        self._collect()
         return self.tracer.end()
+
+
+def _nothing() -> None:
+    pass
 
 
 def run_once(step: Callable[[], Any], measure: Measure, guard: Guard, copies: Copies) -> Trace:

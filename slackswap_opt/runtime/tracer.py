@@ -152,8 +152,11 @@ class Tracer(Clock):  # type: ignore[no-untyped-call]
         """Close the step: what is alive now outlives it."""
         self._ended = True
         for storage in self.trace.storages:
-            if storage in self._counts:
+            # Whether something lives until the step ends or until the next one begins makes no difference to either.
+            if storage in self._counts or (storage.packs and storage.released == self.index):
                 storage.released = None
+            if storage.lives[-1][1] == self.index:
+                storage.lives[-1] = (storage.lives[-1][0], None)
         return self.trace
 
     def left(self) -> tuple[int, int]:

@@ -1,0 +1,161 @@
+"""What cannot be profiled is refused in one sentence."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from slackswap_opt.files import InputError
+from slackswap_opt.runtime import ProfileError, Profiler, find_step, measure_link, profile, profile_fake
+
+
+def test_a_step_without_backward() -> None:
+    model = nn.Linear(2, 2)
+    with pytest.raises(ProfileError, match=r"ran no backward pass; .* as model\(batch\)\.loss\.backward\(\) does"):
+        profile(lambda: model(torch.ones(1, 2)).sum())
+
+
+def test_a_model_on_the_meta_device() -> None:
+    model = nn.Linear(2, 2, device="meta")
+    with pytest.raises(InputError, match=r"meta device, which has no data .* FakeTensorMode instead, or on a device"):
+        profile(lambda: model(torch.ones(1, 2, device="meta")).sum().backward())
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
+def test_a_compiled_module() -> None:
+    model = torch.compile(nn.Linear(2, 2))
+    with pytest.raises(InputError, match=r"module 'OptimizedModule' is compiled: .* without torch\.compile"):
+        profile(lambda: model(torch.ones(1, 2)).sum().backward())
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_module_compiled_in_place() -> None:
+    model = nn.Sequential(nn.Linear(2, 2))
+    model[0].compile()
+    with pytest.raises(InputError, match="module 'Linear' is compiled"):
+        profile(lambda: model(torch.ones(1, 2)).sum().backward())
+
+
+def test_a_sharded_module() -> None:
+    class FSDPModule:
+        """Named like the one that FSDP mixes into a module's class."""
+
+    class Sharded(FSDPModule, nn.Linear):
+        pass
+
+    model = Sharded(2, 2)
+    with pytest.raises(InputError, match=r"module 'Sharded' is sharded by FSDP: .* before it is wrapped"):
+        profile(lambda: model(torch.ones(1, 2)).sum().backward())
+
+
+def test_a_batch_that_changes_the_graph() -> None:
+    model = nn.Linear(2, 2)
+    batches = iter([torch.ones(size, 2) for size in range(1, 10)])
+    with pytest.raises(
+        ProfileError, match=r"differs from run to run: output 0 of operation 1 .* has bytes 24 in one step and 32"
+    ):
+        profile(lambda: model(next(batches)).sum().backward(), timed=False)
+
+
+def test_a_training_whose_graph_changes() -> None:
+    model = nn.Linear(2, 2)
+    profiler = Profiler(timed=False)
+    for turn in range(3):
+        with profiler.step():
+            out = model(torch.ones(1, 2))
+            out = out.exp() if turn == 2 else out.sin()
+        out.sum().backward()
+    with pytest.raises(
+        ProfileError, match=r"last two steps differ: operation 3: it is aten\.sin\.default in one step and aten\.exp"
+    ):
+        profiler.profile()
+
+
+def test_too_few_steps() -> None:
+    with pytest.raises(ProfileError, match="two equal steps make a profile, but only 0 ran"):
+        Profiler().profile()
+
+
+@pytest.mark.parametrize(
+    ("ask", "name"),
+    [
+        (lambda x: x.sum().item(), r"aten\._local_scalar_dense\.default"),
+        (lambda x: x.nonzero(), r"aten\.nonzero\.default"),
+        (lambda x: x[x > 0], r"aten\.index\.Tensor"),
+    ],
+)
+def test_host_reads_of_data_that_is_not_there(ask: Callable[[torch.Tensor], Any], name: str) -> None:
+    def build() -> Callable[[], Any]:
+        model = nn.Linear(2, 2)
+
+        def step() -> None:
+            out = model(torch.ones(1, 2))
+            ask(out)
+            out.sum().backward()
+
+        return step
+
+    with pytest.raises(InputError, match=rf"{name} at .*test_failures\.py:\d+ asks for data, .* shapes only"):
+        profile_fake(build)
+
+
+def test_writing_over_what_was_saved_is_an_error_as_without_a_profile() -> None:
+    w = torch.ones(3, requires_grad=True)
+
+    def step() -> None:
+        y = w.exp()
+        y.add_(1)
+        y.sum().backward()  # type: ignore[no-untyped-call]
+
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        step()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        profile(step)
+
+
+def test_an_active_profiler() -> None:
+    model = nn.Linear(2, 2)
+    with (
+        torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]),
+        pytest.raises(InputError, match="a profiler of PyTorch is active"),
+    ):
+        profile(lambda: model(torch.ones(1, 2)).sum().backward())
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("train", r"expected package\.module:function, got 'train'"),
+        (":step", r"expected package\.module:function, got ':step'"),
+        ("nowhere.at_all:step", "there is no module 'nowhere' here or where Python looks"),
+        ("tests.runtime.nowhere:step", r"there is no module 'tests\.runtime\.nowhere'"),
+        ("tests.runtime.meters:missing", r"there is no 'missing' in tests\.runtime\.meters"),
+        ("tests.runtime.cases:CASES", "which cannot be called; expected a function that runs one step"),
+    ],
+)
+def test_no_such_step(target: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        find_step(target)
+
+
+def test_no_such_hardware() -> None:
+    with pytest.raises(InputError, match="unknown hardware 'a1000'; choose from"):
+        profile(lambda: None, hardware="a1000")
+
+
+def test_a_link_needs_a_device() -> None:
+    with pytest.raises(InputError, match="a link can be measured on a CUDA device only, got 'cpu'"):
+        measure_link("cpu")
+
+
+def test_after_a_refusal_nothing_is_left_behind() -> None:
+    model = nn.Sequential(nn.Linear(2, 2))
+    hooks, engine = torch.nn.modules.module._global_forward_pre_hooks, torch.autograd.graph._engine_run_backward
+    with pytest.raises(ZeroDivisionError):
+        profile(lambda: model(torch.ones(1, 2)).sum().backward() or 1 / 0)
+    assert not hooks
+    assert torch.autograd.graph._engine_run_backward is engine
+    assert model[0].weight.grad is None
+    assert torch.utils._python_dispatch._get_current_dispatch_mode() is None
