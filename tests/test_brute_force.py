@@ -198,6 +198,17 @@ def test_the_host_budget_limits_what_is_swapped() -> None:
     assert plan_optimum(replace(instance, host_budget=3)) is optimum(replace(instance, host_budget=3)) is None
 
 
+def test_the_host_has_room_again_once_the_last_copy_has_come_back() -> None:
+    # x0 is away in o2 and x1 in o7, which need all of the memory for themselves. Each goes and comes back while nothing else
+    # needs memory, and is read: so the host never holds both.
+    idle: Row = (10, (), ())
+    rows: list[Row] = [(5, (), (0,)), idle, idle, idle, (5, (0,), ()), (5, (), (1,)), idle, idle, idle, (5, (1,), ())]
+    instance = fixed(step((4, 4), rows, budget=4), recomputable=False)
+    operations = tuple(replace(o, workspace=4 if t in (2, 7) else 0) for t, o in enumerate(instance.operations))
+    instance = replace(instance, operations=operations, host_budget=4)
+    assert plan_optimum(instance) == optimum(instance) == instance.ideal
+
+
 def test_without_a_budget_the_step_is_ideal_and_below_the_need_there_is_none() -> None:
     # The largest need is 4: x2 in o2.
     instance = step((2, 2, 4), CHAIN, budget=None)
