@@ -52,7 +52,7 @@ def parse_json(text: str) -> Any:
     except InputError:
         raise
     except json.JSONDecodeError as error:
-        raise InputError(f"is not JSON: {error.msg} at line {error.lineno}, column {error.colno}") from None
+        raise InputError(f"is not JSON: {error.msg} (line {error.lineno}, column {error.colno})") from None
     except RecursionError:
         raise InputError("is not usable JSON: nested too deeply") from None
 
