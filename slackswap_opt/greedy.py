@@ -37,8 +37,8 @@ FEWEST_PLACEMENTS, MOST_PLACEMENTS, PLACED_OPERATIONS = 3, 25, 100_000
 MOST_FLIPS, FLIPPED_OPERATIONS = 200, 20_000
 """How many single decisions are changed at the end: as many as come to `FLIPPED_OPERATIONS` operations, within the first."""
 
-_KEEP, _SWAP, _RECOMPUTE = range(3)
-_DECISIONS = (Decision.KEEP, Decision.SWAP, Decision.RECOMPUTE)
+KEEP, SWAP, RECOMPUTE = range(3)
+DECISIONS = (Decision.KEEP, Decision.SWAP, Decision.RECOMPUTE)
 
 
 class NoPlanError(Exception):
@@ -46,13 +46,13 @@ class NoPlanError(Exception):
 
 
 @dataclass(slots=True)
-class _Draft:
+class Draft:
     """Decisions so far: for each candidate, with the operations that are re-run and when.
 
     Attributes
     ----------
     decisions
-        _KEEP, _SWAP or _RECOMPUTE for each candidate.
+        KEEP, SWAP or RECOMPUTE for each candidate.
     reruns
         The operations run again.
     rho
@@ -66,8 +66,8 @@ class _Draft:
     rho: Integers
     pressure: Integers
 
-    def copy(self) -> "_Draft":
-        return _Draft(self.decisions.copy(), set(self.reruns), self.rho.copy(), self.pressure.copy())
+    def copy(self) -> "Draft":
+        return Draft(self.decisions.copy(), set(self.reruns), self.rho.copy(), self.pressure.copy())
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ def greedy(instance: Instance, *, swap: bool = True, recompute: bool = True) -> 
     NoPlanError
         If no plan was found that fits.
     """
-    search = _SlackSwap(instance, swap=swap, recompute=recompute)
+    search = SlackSwap(instance, swap=swap, recompute=recompute)
     found: list[Found] = []
     failure = None
     try:
@@ -157,11 +157,11 @@ def _others(instance: Instance, *, swap: bool, recompute: bool) -> list[Found]:
     if swap and recompute:
         for means in ({"swap": False}, {"recompute": False}):
             with suppress(NoPlanError):
-                found.append(_SlackSwap(instance, **{"swap": True, "recompute": True, **means}).best())
+                found.append(SlackSwap(instance, **{"swap": True, "recompute": True, **means}).best())
     return found
 
 
-class _SlackSwap:
+class SlackSwap:
     """The candidates of an instance, as arrays, and the search over cuts."""
 
     def __init__(self, instance: Instance, *, swap: bool, recompute: bool) -> None:
@@ -204,18 +204,18 @@ class _SlackSwap:
             return self.placed(self.fresh())
         return self.taken_back(_Cuts(self).search())
 
-    def fresh(self) -> _Draft:
+    def fresh(self) -> Draft:
         """Return the draft that keeps everything."""
         operations = len(self.durations)
         zeros = np.zeros(operations, dtype=np.int64)
-        return _Draft(np.zeros(len(self.numbers), dtype=np.int8), set(), zeros, zeros.copy())
+        return Draft(np.zeros(len(self.numbers), dtype=np.int8), set(), zeros, zeros.copy())
 
-    def covering(self, draft: _Draft, t: int) -> Integers:
+    def covering(self, draft: Draft, t: int) -> Integers:
         """Return the kept candidates through whose idle interval operation `t` runs, first produced first, small ones last."""
-        inside = np.flatnonzero((self.start < t) & (t < self.end) & (draft.decisions == _KEEP))
+        inside = np.flatnonzero((self.start < t) & (t < self.end) & (draft.decisions == KEEP))
         return inside[np.lexsort((self.tensor[inside], self.produced[inside], self.small[inside]))]
 
-    def recompute_order(self, draft: _Draft, among: Integers) -> list[tuple[int, int]]:
+    def recompute_order(self, draft: Draft, among: Integers) -> list[tuple[int, int]]:
         """Return (candidate, nanoseconds it adds) by nanoseconds a byte, each given that those before it are recomputed.
 
         The cost of a closure falls when a candidate that shares operations with it is taken: a heap with stale entries.
@@ -247,9 +247,9 @@ class _SlackSwap:
     def _key(self, c: int, nanoseconds: int) -> tuple[float, int, int, int]:
         return nanoseconds / int(self.size[c]), -int(self.produced[c]), c, nanoseconds
 
-    def recompute(self, draft: _Draft, c: int) -> None:
+    def recompute(self, draft: Draft, c: int) -> None:
         """Decide RECOMPUTE for candidate `c`."""
-        draft.decisions[c] = _RECOMPUTE
+        draft.decisions[c] = RECOMPUTE
         new = self.closures[c] - draft.reruns
         draft.reruns |= new
         draft.rho[self.end[c]] += sum(int(self.durations[t]) for t in new)
@@ -261,22 +261,22 @@ class _SlackSwap:
         dearest = sorted(self.closures, key=lambda c: (-sum(int(self.durations[t]) for t in self.closures[c]), c))
         kept = 0
         for c in dearest:
-            if draft.decisions[c] == _RECOMPUTE and room.take(int(self.tensor[c]), int(self.start[c]), int(self.end[c])):
-                draft.decisions[c] = _KEEP
+            if draft.decisions[c] == RECOMPUTE and room.take(int(self.tensor[c]), int(self.start[c]), int(self.end[c])):
+                draft.decisions[c] = KEEP
                 kept += 1
         return self.better(found, self.plan(draft)) if kept else found
 
-    def left(self, draft: _Draft) -> Integers:
+    def left(self, draft: Draft) -> Integers:
         """Return for each operation the bytes on the device, copies under way left out."""
         change = np.zeros(len(self.durations) + 1, dtype=np.int64)
-        gone = draft.decisions != _KEEP
+        gone = draft.decisions != KEEP
         np.add.at(change, self.start[gone] + 1, -self.size[gone])
         np.add.at(change, self.end[gone], self.size[gone])
         return self.memory + draft.pressure + np.cumsum(change[:-1])
 
-    def estimate(self, draft: _Draft) -> float:
+    def estimate(self, draft: Draft) -> float:
         """Return the estimated overhead in nanoseconds: re-runs, and the stall that the fullest moment asks for."""
-        swapped = np.flatnonzero(draft.decisions == _SWAP)
+        swapped = np.flatnonzero(draft.decisions == SWAP)
         held = self.left(draft).astype(np.float64)
         if swapped.size:
             held += self.queued(draft, swapped) + self.early(draft, swapped)
@@ -285,7 +285,7 @@ class _SlackSwap:
             link.offload_bandwidth, link.prefetch_bandwidth
         )
 
-    def queued(self, draft: _Draft, swapped: Integers) -> NDArray[np.float64]:
+    def queued(self, draft: Draft, swapped: Integers) -> NDArray[np.float64]:
         """Return for each operation the bytes past their last use that wait for the offload lane, first in, first out."""
         time = np.cumsum(self.durations + draft.rho) - self.durations
         arriving = _binned(self.produced[swapped] + 1, self.out_work[swapped], len(time))
@@ -295,7 +295,7 @@ class _SlackSwap:
         share = float(self.size[swapped].sum()) / float(self.out_work[swapped].sum())
         return np.maximum(0.0, opened - served) * share
 
-    def early(self, draft: _Draft, swapped: Integers) -> NDArray[np.float64]:
+    def early(self, draft: Draft, swapped: Integers) -> NDArray[np.float64]:
         """Return for each operation the bytes that must be back by its end for later ones, earliest deadline first."""
         ends = np.cumsum(self.durations + draft.rho)
         wanted = _binned(self.end[swapped], self.in_work[swapped], len(ends))[::-1]
@@ -304,7 +304,7 @@ class _SlackSwap:
         share = float(self.size[swapped].sum()) / float(self.in_work[swapped].sum())
         return np.append(backlog[1:], 0.0) * share
 
-    def complete(self, draft: _Draft) -> None:
+    def complete(self, draft: Draft) -> None:
         """See to every operation that is still over budget, the worst first, by swaps or by re-runs as estimated.
 
         Raises
@@ -328,7 +328,7 @@ class _SlackSwap:
                 )
             draft.decisions, draft.reruns, draft.rho = best.decisions, best.reruns, best.rho
 
-    def relieved(self, draft: _Draft, among: Integers, excess: int, swap_first: bool) -> _Draft | None:
+    def relieved(self, draft: Draft, among: Integers, excess: int, swap_first: bool) -> Draft | None:
         """Return `draft` with `excess` more bytes gone from what `among` holds, or None if that is not possible."""
         option = draft.copy()
         for swap in (swap_first, not swap_first):
@@ -336,11 +336,11 @@ class _SlackSwap:
                 break
             if swap:
                 for c in among[self.can_swap[among]].tolist():
-                    if excess > 0 and option.decisions[c] == _KEEP:
-                        option.decisions[c] = _SWAP
+                    if excess > 0 and option.decisions[c] == KEEP:
+                        option.decisions[c] = SWAP
                         excess -= int(self.size[c])
             else:
-                kept = among[option.decisions[among] == _KEEP]
+                kept = among[option.decisions[among] == KEEP]
                 for c, _ in self.recompute_order(option, kept):
                     if excess > 0:
                         self.recompute(option, c)
@@ -354,14 +354,14 @@ class _SlackSwap:
         while improved:
             improved = False
             for c in range(len(self.numbers)):
-                for decision in (_KEEP, _SWAP, _RECOMPUTE):
-                    now = _DECISIONS.index(found.plan.intervals[self.numbers[c]])
+                for decision in (KEEP, SWAP, RECOMPUTE):
+                    now = DECISIONS.index(found.plan.intervals[self.numbers[c]])
                     if tries <= 0 or found.makespan == self.instance.ideal:
                         return found
                     if decision == now or not self.may(c, decision):
                         continue
                     tries -= 1
-                    plan = found.plan.with_intervals({self.numbers[c]: _DECISIONS[decision]})
+                    plan = found.plan.with_intervals({self.numbers[c]: DECISIONS[decision]})
                     better = self.better(found, plan)
                     improved |= better is not found
                     found = better
@@ -369,14 +369,14 @@ class _SlackSwap:
 
     def may(self, c: int, decision: int) -> bool:
         """Whether candidate `c` may be decided so."""
-        return bool(self.can_swap[c]) if decision == _SWAP else c in self.closures or decision == _KEEP
+        return bool(self.can_swap[c]) if decision == SWAP else c in self.closures or decision == KEEP
 
-    def drafted(self, plan: Plan) -> _Draft:
+    def drafted(self, plan: Plan) -> Draft:
         """Return the draft that a plan stands for."""
         draft = self.fresh()
         for c, g in enumerate(self.numbers):
             if plan.intervals[g] is Decision.SWAP:
-                draft.decisions[c] = _SWAP
+                draft.decisions[c] = SWAP
             elif plan.intervals[g] is Decision.RECOMPUTE:
                 self.recompute(draft, c)
         return draft
@@ -388,12 +388,12 @@ class _SlackSwap:
         except PlacementError:
             return found
 
-    def plan(self, draft: _Draft) -> Plan:
+    def plan(self, draft: Draft) -> Plan:
         """Return the plan that a draft stands for."""
-        decisions = [_DECISIONS[decision] for decision in draft.decisions.tolist()]
+        decisions = [DECISIONS[decision] for decision in draft.decisions.tolist()]
         return Plan.keep_all(self.instance).with_intervals(dict(zip(self.numbers, decisions, strict=True)))
 
-    def placed(self, draft: _Draft) -> Found:
+    def placed(self, draft: Draft) -> Found:
         """Place a draft; where re-runs need more than the budget has, decide more around them and try again.
 
         Raises
@@ -421,7 +421,7 @@ class _Cuts:
         Candidates by nanoseconds a byte, and the nanoseconds that each adds to those before it.
     """
 
-    def __init__(self, search: _SlackSwap) -> None:
+    def __init__(self, search: SlackSwap) -> None:
         self.of = search
         worst = int(np.argmax(search.memory))
         self.excess = int(search.memory[worst]) - search.budget
@@ -432,17 +432,17 @@ class _Cuts:
         self.judged: dict[int, Found | None] = {}
         self.failure: NoPlanError | None = None
 
-    def draft(self, k: int) -> _Draft:
+    def draft(self, k: int) -> Draft:
         """Return the draft that recomputes the first `k` of the order and swaps others until the excess is gone."""
         of, draft = self.of, self.of.fresh()
         chosen = self.order[:k]
-        draft.decisions[chosen] = _RECOMPUTE
+        draft.decisions[chosen] = RECOMPUTE
         np.add.at(draft.rho, of.end[chosen], self.added[:k])
         draft.reruns = set().union(*(of.closures[c] for c in chosen.tolist()))
-        rest = self.covering[(draft.decisions[self.covering] == _KEEP) & of.can_swap[self.covering]]
+        rest = self.covering[(draft.decisions[self.covering] == KEEP) & of.can_swap[self.covering]]
         missing = self.excess - int(of.size[chosen].sum())
         before = np.cumsum(of.size[rest]) - of.size[rest]
-        draft.decisions[rest[before < missing]] = _SWAP
+        draft.decisions[rest[before < missing]] = SWAP
         return draft
 
     def guess(self) -> int:
