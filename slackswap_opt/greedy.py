@@ -67,6 +67,7 @@ class Draft:
     pressure: Integers
 
     def copy(self) -> "Draft":
+        """Return a draft of its own with the same decisions."""
         return Draft(self.decisions.copy(), set(self.reruns), self.rho.copy(), self.pressure.copy())
 
 
