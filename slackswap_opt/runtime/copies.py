@@ -3,13 +3,17 @@
 from typing import Any, Protocol
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode, disable_fake_tensor_cache
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, disable_fake_tensor_cache
+from torch.utils._pytree import tree_map_only
 
-from slackswap_opt.runtime.storage import Geometry, Record
+from slackswap_opt.runtime.storage import Geometry, Record, tensors_in
 
 
 class Copies(Protocol):
     """Keeps what storages hold, and makes storages that hold it again."""
+
+    def admitted(self, arguments: Any) -> Any:
+        """Return the arguments of an operation as it is to run with them."""
 
     def save(self, record: Record) -> None:
         """Keep what the storage holds now."""
@@ -35,6 +39,10 @@ class OnHost:
 
     def __init__(self) -> None:
         self._copies: dict[Any, torch.Tensor] = {}
+
+    def admitted(self, arguments: Any) -> Any:
+        """Return the arguments as they are."""
+        return arguments
 
     def save(self, record: Record) -> None:
         """Copy what the storage holds now."""
@@ -80,6 +88,13 @@ class WithoutData:
     def __init__(self, mode: FakeTensorMode) -> None:
         self._mode = mode
         self._saved: set[object] = set()
+
+    def admitted(self, arguments: Any) -> Any:
+        """Return the arguments with tensors that have data replaced by ones without, the same for the same each time."""
+        real = (tensor for tensor in tensors_in(arguments) if not isinstance(tensor, FakeTensor))
+        if next(real, None) is None:
+            return arguments
+        return tree_map_only(torch.Tensor, lambda t: t if isinstance(t, FakeTensor) else self._mode.from_tensor(t), arguments)
 
     def save(self, record: Record) -> None:
         """Note that there was something to keep."""

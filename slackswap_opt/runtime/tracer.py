@@ -80,6 +80,7 @@ class Tracer(Clock):  # type: ignore[no-untyped-call]
 
     def operate(self, index: int, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run operation `index` and write it down."""
+        args, kwargs = self._copies.admitted((args, kwargs))
         known = signature(function)
         call = Call(known.name, known.short, self._place(), backward_running(), torch.is_grad_enabled())
         call.graph |= not call.backward
