@@ -153,11 +153,15 @@ class SlackModel:
                 self.rebuilt[step] = self.program.variable(f"rebuild_{n}_{step.by}", 1, integer=True)
             self._monotone(f"keep_on_{n}", [self.tail_kept[n, d] for d in reversed(tail.deadlines)])
             self._monotone(f"rebuild_on_{n}", [self.rebuilt[step] for step in tail.steps])
+            for step in tail.steps[:-1]:
+                held = self.held[n, step.by] = self.program.variable(f"hold_{n}_{step.by}", 1)
+                self.program.row(f"holds_{n}_{step.by}", [(held, 1), (self.rebuilt[step], -1)], AT_MOST, 0)
 
     def operands(self) -> None:
         r"""A re-run finds its operands: one that is past its last access was kept, fetched or rebuilt for it.
 
-        For every step of every chain that reads $n$: $y_{last} - y_{before} \le \kappa_{n,d} + \phi_n + \rho_n$.
+        For every step of every chain that reads $n$: $y_{last} - y_{before} \le \kappa_{n,d} + \phi_n + \rho_n$, where $\rho_n$
+        is rebuilding after the step before, or holding over its end what was rebuilt by then.
         """
         for n, tail in self.reruns.tails.items():
             for demands in tail.demands:
@@ -166,8 +170,16 @@ class SlackModel:
                     terms = [(self.last(step), -1), (self.tail_kept[n, by], 1)]
                     terms += [(self.rebuilt[chain[step.number - 1]], 1)] if step.number else []
                     terms += [(self.tail_fetched[n], 1)] if tail.swap else []
-                    terms += [(self.rebuilt[tail.steps[-1]], 1)] if tail.recompute else []
+                    terms += self._rebuilt_for(tail, step) if tail.recompute else []
                     self.program.row(f"operand_{n}_of_{_name(step)}", terms, AT_LEAST, 0)
+
+    def _rebuilt_for(self, tail: Tail, step: Step) -> Terms:
+        """Whether a tail is rebuilt after `step` begins, or was before and is held there, as terms."""
+        terms = [(self.rebuilt[tail.steps[-1]], 1)]
+        before = [earlier for earlier in tail.steps[:-1] if step.number and earlier.by == step.after]
+        for earlier in before:
+            terms += [(self.rebuilt[earlier], -1), (self.held[tail.tensor, earlier.by], 1)]
+        return terms
 
     def last(self, step: Step) -> int:
         """Return the column that says whether the tensor of `step` is rebuilt at all in that interval or tail."""
@@ -228,8 +240,7 @@ class SlackModel:
             self.delay.append(delay)
         for n, tail in self.reruns.tails.items():
             for step in tail.steps[:-1]:
-                held = self.held[n, step.by] = self.program.variable(f"hold_{n}_{step.by}", 1)
-                terms = [(held, 1), (self.rebuilt[step], -1), *self._readers_done(tail, step.by)]
+                terms = [(self.held[n, step.by], 1), (self.rebuilt[step], -1), *self._readers_done(tail, step.by)]
                 self.program.row(f"held_{n}_{step.by}", terms, AT_LEAST, 0)
 
     def _readers_done(self, tail: Tail, q: int) -> Terms:
