@@ -199,7 +199,7 @@ def test_wrong_words_are_refused_by_name(argv: tuple[str, ...], reasons: list[st
         (lambda text: text.replace('"version": 1,', ""), ["missing key 'version'"]),
         (lambda text: text.replace('"duration": 100', '"duration": -1'), ["operations[0].duration ('f')", "-1"]),
         (lambda text: text.replace('"duration": 100', '"duration": NaN'), ["NaN"]),
-        (lambda text: text.replace('"size": 100', '"size": 0.5', 1), ["'size' must be an integer", "0.5"]),
+        (lambda text: text.replace('"size": 100', '"size": 0.5', 1), ["tensors[0].size ('a') must be an integer", "0.5"]),
         (lambda text: text.replace('"size": 100', f'"size": {2**63}', 1), ["tensors[0].size ('a')", str(2**63)]),
         (lambda text: text.replace('"name": "b"', '"name": "a"'), ["tensors[1].name must be unique", "'a'"]),
         (
