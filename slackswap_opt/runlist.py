@@ -242,9 +242,11 @@ class _Walk:
         for i in operation.writes:
             stay = self.here[i]
             if stay is None:
-                self.open(i, event, fetched=False)
+                stay = self.open(i, event, fetched=False)
                 self.state[i] = 1
-                if rerun:
+                if rerun and self.away[i] is Decision.SWAP:
+                    self.close(stay)  # the plan wants it from the host, and no re-run counts on it here
+                elif rerun:
                     self.rebuilt.append(i)
             else:
                 stay.written = stay.last = event
