@@ -24,7 +24,7 @@ class Reading(NamedTuple):
 
 
 @contextmanager
-def _without_collector() -> Iterator[None]:
+def without_collector() -> Iterator[None]:
     gc.collect()
     gc.disable()
     try:
@@ -33,7 +33,9 @@ def _without_collector() -> Iterator[None]:
         gc.enable()
 
 
-class _Living(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Living(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Reads after every operation what all storages hold that operations returned and that are alive."""
+
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.readings: list[Reading] = []
@@ -69,8 +71,8 @@ def _dense(tensor: torch.Tensor) -> list[torch.Tensor]:
 
 def living(step: Callable[[], object]) -> list[Reading]:
     """Return for each operation of `step` the bytes of the storages that it finds or makes."""
-    meter = _Living()
-    with _without_collector(), meter:
+    meter = Living()
+    with without_collector(), meter:
         step()
     return meter.readings
 
@@ -99,14 +101,14 @@ def allocated(step: Callable[[], object]) -> list[Reading]:
     does count, from the operation that lets it in.
     """
     marks = _Marks()
-    with _without_collector(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler, marks:
+    with without_collector(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler, marks:
         step()
     return [Reading(*pair) for pair in zip(marks.functions, _peaks(_events(profiler), marks), strict=True)]
 
 
 def untouched_peak(step: Callable[[], object]) -> int:
     """Return the most bytes that `step` holds where no dispatch mode is active at all."""
-    with _without_collector(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+    with without_collector(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         step()
     held = peak = 0
     for event in _events(profiler):
