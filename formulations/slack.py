@@ -281,9 +281,9 @@ class SlackModel:
                 if column is not None:
                     yield interval.start + 1, column, interval.size
                     yield interval.end, column, -interval.size
-            for step in self.reruns.steps[g][:-1]:
+            for step, later in pairwise(self.reruns.steps[g]):
                 yield step.by, self.rebuilt[step], -interval.size
-                yield interval.end, self.rebuilt[step], interval.size
+                yield later.by, self.rebuilt[step], interval.size
 
     def _tails_kept(self) -> Iterator[tuple[int, int, int]]:
         """Yield the same for tails: whole until the first re-run that may read them, then what they cover."""
