@@ -134,11 +134,12 @@ def smallest_budget(instance: Instance) -> int | None:
 
 
 def _plannable(instance: Instance) -> bool:
-    try:
-        greedy(instance)
-    except NoPlanError:
-        return False
-    return True
+    """Whether one of the plans that `greedy` falls back on fits: a few placements, where a search would take many."""
+    for plan in (baselines.swap_all, baselines.recompute_all):
+        with suppress(PlacementError):
+            place_and_judge(instance, plan(instance))
+            return True
+    return _Cuts(SlackSwap(instance, swap=True, recompute=True)).any_fits()
 
 
 def _stalls(found: Found) -> bool:
@@ -485,9 +486,16 @@ class _Cuts:
             else:
                 step //= 2
         found = self.judged[best]
+        if found is None and self.any_fits():
+            found = min(filter(None, self.judged.values()), key=lambda other: other.makespan)
         if found is None:
             raise self.failure or NoPlanError("nothing can leave the device")
         return found
+
+    def any_fits(self) -> bool:
+        """Whether a cut at one of the ends or in the middle fits."""
+        most = len(self.order)
+        return any(self.makespan(k) < math.inf for k in (most, most // 2, 0))
 
 
 class _Room:
