@@ -1,0 +1,113 @@
+"""Running recorded operations again, as they ran the first time: below autograd and autocast, with the same random numbers."""
+
+import ctypes
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from slackswap_opt.runtime.storage import storages_of, tensors_in
+from slackswap_opt.runtime.tape import Activation, Entry, Reference
+
+Storage = torch.UntypedStorage
+
+
+class ChangedArgumentError(RuntimeError):
+    """An argument from outside of the step that is not any more what it was when the operation ran first."""
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Return a context below autograd and autocast, where recorded operations were when they ran first."""
+    enabled = torch.is_grad_enabled()
+    torch._C._set_grad_enabled(False)
+    try:
+        with torch._C._DisableAutocast():
+            yield
+    finally:
+        torch._C._set_grad_enabled(enabled)
+
+
+def generator_state(device: torch.device) -> bytes:
+    """Return the state of a device's default random number generator, in memory that is no tensor's."""
+    state = torch.get_rng_state() if device.type == "cpu" else torch.cuda.get_rng_state(device)
+    return ctypes.string_at(state.data_ptr(), state.nbytes)
+
+
+def set_generator_state(device: torch.device, state: bytes) -> None:
+    """Set the state of a device's default random number generator."""
+    tensor = torch.frombuffer(bytearray(state), dtype=torch.uint8)
+    if device.type == "cpu":
+        torch.set_rng_state(tensor)
+    else:
+        torch.cuda.set_rng_state(tensor, device)
+
+
+def run_again(entry: Entry, storage_of: Callable[[Activation], Storage], device: torch.device) -> list[Storage]:
+    """Run a recorded operation again and return the storages of its results, in order.
+
+    Parameters
+    ----------
+    entry
+        The operation.
+    storage_of
+        Returns where a storage that it reads or changes is now, ready to be used.
+    device
+        Of the random number generator.
+
+    Raises
+    ------
+    ChangedArgumentError
+        If a tensor from outside of the step was written since.
+    """
+    for tensor, version in entry.outside:
+        if tensor._version != version:
+            raise ChangedArgumentError(
+                f"operation {entry.operation} ({entry.function}) cannot run again: an argument of shape {list(tensor.shape)} "
+                "from outside of the step was written in place since it ran"
+            )
+
+    def restored(value: Any) -> Any:
+        if isinstance(value, Reference):
+            record = value.find()
+            assert record is not None, "what an operation changes is there while it runs again"
+            return value.geometry.on(storage_of(record))
+        return [restored(item) for item in value] if type(value) is list else value
+
+    args = restored(entry.args)
+    kwargs = {key: restored(value) for key, value in entry.kwargs.items()}
+    if entry.generator is None:
+        result = entry.function(*args, **kwargs)
+    else:
+        now = generator_state(device)
+        set_generator_state(device, entry.generator)
+        try:
+            result = entry.function(*args, **kwargs)
+        finally:
+            set_generator_state(device, now)
+    return storages_in(result)
+
+
+def storages_in(result: Any) -> list[Storage]:
+    """Return the storages of an operation's results, in order."""
+    if type(result) is torch.Tensor and result.layout is torch.strided:
+        return [result.untyped_storage()]
+    return [storage for tensor in tensors_in(result) for storage in storages_of(tensor)]
+
+
+def rebuild_order(record: Activation) -> list[Activation]:
+    """Return what must be brought back, parents first, to have `record`, which is the last."""
+    order: list[Activation] = []
+    seen: set[Activation] = set()
+    stack = [(record, False)]
+    while stack:
+        one, parents_done = stack.pop()
+        if parents_done:
+            order.append(one)
+        elif one not in seen:
+            seen.add(one)
+            stack.append((one, True))
+            if one.ready is None and not one.on_host:
+                stack += [(parent, False) for entry in one.entries for parent in entry.parents]
+    return order

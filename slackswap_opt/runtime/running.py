@@ -1,0 +1,95 @@
+"""A step under way: from where its scope is entered to the end of its backward pass, wherever that runs."""
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from torch.utils._python_dispatch import _get_current_dispatch_mode, _pop_mode, _push_mode
+
+from slackswap_opt.runtime.clock import Border
+from slackswap_opt.runtime.execute import Execution
+
+
+class Running(Border):
+    """The border of a step under a program.
+
+    Parameters
+    ----------
+    execution
+        The step.
+    """
+
+    def __init__(self, execution: Execution) -> None:
+        super().__init__(execution, execution.pack, execution.unpack)
+        self.execution = execution
+        self._depth = 0
+        self._in_backward = False
+
+    @contextmanager
+    def scope(self) -> Iterator[None]:
+        """Return a context for the forward pass of the step, or all of it."""
+        self.open()
+        with self._inside("in the step"), self.active():
+            yield
+
+    @contextmanager
+    def backward(self) -> Iterator[None]:
+        """Return a context for one backward pass."""
+        if self._in_backward:
+            yield
+            return
+        self._in_backward = True
+        try:
+            with self._inside("in a backward pass"):
+                if self.execution.rests:
+                    self.execution.begin_backward()
+                    with self._resting():
+                        yield
+                    self.execution.end_backward()
+                else:
+                    with self.active():
+                        yield
+        finally:
+            self._in_backward = False
+
+    def end(self) -> None:
+        """End the step: nothing is due any more, and nothing that is not asked for stays."""
+        self.close()
+        self.execution.close()
+
+    @contextmanager
+    def _inside(self, where: str) -> Iterator[None]:
+        """Return a context in which nothing dies by the collector, and after which what can end does."""
+        execution, collects, completed = self.execution, gc.isenabled(), False
+        gc.disable()
+        self._depth += 1
+        execution.ledger.on_empty = None
+        try:
+            yield
+            completed = True
+        finally:
+            self._depth -= 1
+            if collects:
+                gc.enable()
+            if not completed:
+                execution.leave(f"an exception {where}")
+            if not completed or execution.at_end:
+                self.end()
+            elif not self._depth:
+                execution.ledger.on_empty = self.end
+
+    @contextmanager
+    def _resting(self) -> Iterator[None]:
+        """Return a context in which the clock does not run though it may have been started."""
+        on_top = _get_current_dispatch_mode() is self.execution
+        if on_top:
+            _pop_mode()
+        else:
+            self.execution._paused += 1
+        try:
+            yield
+        finally:
+            if on_top:
+                _push_mode(self.execution)
+            else:
+                self.execution._paused -= 1
