@@ -3,11 +3,15 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from slackswap_opt.instance import Instance
 from slackswap_opt.plan import Plan
 from slackswap_opt.schedule import Schedule
 from slackswap_opt.timeline import Timeline
+
+if TYPE_CHECKING:
+    from slackswap_opt.formulations.certificate import Certificate
 
 
 class Status(StrEnum):
@@ -38,6 +42,8 @@ class Result:
         None where nothing was found.
     bound
         A proven lower bound on the makespan in nanoseconds, or None if none was asked for.
+    certificate
+        What proves the bound, or None.
     runtime
         Nanoseconds that the method took.
     solver, solver_status
@@ -55,6 +61,7 @@ class Result:
     schedule: Schedule | None = None
     timeline: Timeline | None = None
     bound: int | None = None
+    certificate: "Certificate | None" = None
     runtime: int = 0
     solver: str | None = None
     solver_status: str | None = None

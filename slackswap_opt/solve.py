@@ -4,7 +4,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 
 from slackswap_opt import baselines
@@ -124,6 +124,10 @@ def solve(
         return _infeasible(instance, method, began)
     answer = chosen.answer(instance, options)
     result = _judged(instance, method, answer, began)
+    if bound and result.status is not Status.INFEASIBLE:
+        result = _bounded(result, options)
+    if result.gap is not None and result.gap <= tolerance:
+        result = replace(result, status=Status.OPTIMAL)
     log.info("%s on %s: %s", method, instance.name, result.status)
     return result
 
@@ -206,11 +210,26 @@ def _judged(instance: Instance, method: str, answer: Answer, began: int) -> Resu
         answer.plan,
         schedule,
         simulate(instance, schedule),
+        bound=answer.bound,
         runtime=runtime,
         solver=answer.solver,
         solver_status=answer.solver_status,
         message=message,
     )
+
+
+def _bounded(result: Result, options: Options) -> Result:
+    """Return a result with a certified lower bound on the makespan, or with the proof that nothing fits."""
+    from slackswap_opt.formulations.certificate import lower_bound
+
+    if result.instance.budget is None:
+        return replace(result, bound=result.instance.ideal)
+    certificate = lower_bound(result.instance, time_limit=options.time_limit)
+    if certificate.bound is None and result.schedule is None:
+        return replace(result, status=Status.INFEASIBLE, certificate=certificate)
+    if certificate.bound is None or (result.makespan is not None and certificate.bound > result.makespan):
+        raise AssertionError(f"the certificate for '{result.instance.name}' contradicts a schedule that the judge accepts")
+    return replace(result, bound=max(certificate.bound, result.bound or 0), certificate=certificate)
 
 
 def _infeasible(instance: Instance, method: str, began: int) -> Result:

@@ -27,6 +27,7 @@ def result_record(result: Result) -> dict[str, Any]:
         "retained": result.retained,
         "peak": result.peak,
         "bound": result.bound,
+        "certificate": result.certificate and json.loads(result.certificate.to_json()),
         "gap": result.gap,
         "runtime": result.runtime,
         "solver": result.solver,

@@ -29,9 +29,10 @@ def result_table(result: Result) -> Table:
     if result.plan:
         rows += [(word, decided(result, decision)) for word, decision in _DECIDED.items()]
     if result.bound is not None:
-        rows.append(("bound", format_time(result.bound)))
+        at_most = format_percent(result.ideal / result.bound if result.bound else 1.0)
+        rows.append(("bound", f"{format_time(result.bound)}: no plan of the plan space retains more than {at_most}"))
     if result.gap is not None:
-        rows.append(("gap", f"{format_percent(result.gap)} at most between this makespan and the shortest"))
+        rows.append(("gap", f"{format_percent(result.gap)} of the makespan, certified"))
     rows.append(("planned in", format_time(result.runtime)))
     return _sheet(result.instance.name, rows)
 
