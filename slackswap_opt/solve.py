@@ -228,7 +228,8 @@ def _bounded(result: Result, options: Options) -> Result:
     if certificate.bound is None and result.schedule is None:
         return replace(result, status=Status.INFEASIBLE, certificate=certificate)
     if certificate.bound is None or (result.makespan is not None and certificate.bound > result.makespan):
-        raise AssertionError(f"the certificate for '{result.instance.name}' contradicts a schedule that the judge accepts")
+        stated = "that nothing fits" if certificate.bound is None else f"a bound of {certificate.bound} ns"
+        return replace(result, message=f"the certificate states {stated}, which this schedule contradicts; please report it")
     return replace(result, bound=max(certificate.bound, result.bound or 0), certificate=certificate)
 
 
