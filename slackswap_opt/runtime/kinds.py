@@ -49,7 +49,8 @@ _NAMES: dict[str, tuple[str, ...]] = {
 _KINDS = {name: kind for kind, names in _NAMES.items() for name in names}
 _FURTHER: dict[str, tuple[str, ...]] = {
     "norm output": ("mean", "deviation", "reserve", "reserve"),
-    "attention output": ("log-sum-exp",),
+    "attention output": ("log-sum-exp", "generator state", "generator state"),
+    "loss": ("total weight",),
     "dropout output": ("mask",),
     "pooled": ("indices",),
 }
