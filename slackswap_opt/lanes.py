@@ -1,5 +1,6 @@
 """When swapped tensors travel: offloads as early as the lane allows, prefetches as late as is in time, within the budget."""
 
+from bisect import bisect_right
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
@@ -253,10 +254,10 @@ def fetch_in_time(instance: Instance, swaps: list[Swap], memory: NDArray[np.int6
     for swap in reversed(fetched):
         lane = min(lane, starts[swap.back.first]) - instance.link.prefetch_time(swap.size)
         latest.append(lane)
-    wished = np.searchsorted(np.asarray(starts[:-1]), np.asarray(latest[::-1]), side="right") - 1
-    for swap, position in zip(fetched, wished.tolist(), strict=True):
+    for swap, start in zip(fetched, reversed(latest), strict=True):
         need = swap.back.first
-        fetch = min(max(position, swap.evict, swap.back_after), need)
+        wished = bisect_right(starts, start, hi=need) - 1
+        fetch = min(max(wished, swap.evict, swap.back_after), need)
         if instance.budget is not None:
             full = np.flatnonzero(memory[fetch:need] > instance.budget - swap.size)
             if full.size:
