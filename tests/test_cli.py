@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from slackswap_opt import cli
+from slackswap_opt import cli, commands
+from slackswap_opt.arguments import HEURISTICS
 from slackswap_opt.instance import Instance
 from slackswap_opt.schedule import Schedule
 from slackswap_opt.simulate import simulate
@@ -135,7 +136,7 @@ def test_compare_puts_methods_side_by_side(step: str, capsys: pytest.CaptureFixt
     found = [(record["method"], record["makespan"]) for record in json.loads(capsys.readouterr().out)]
     assert found == 2 * [("greedy", 1200), ("keep-all", None), ("swap-all", 1200)]
     assert run("compare", step) == 0
-    assert capsys.readouterr().out.count("\n step ") == len(cli.HEURISTICS.split(","))
+    assert capsys.readouterr().out.count("\n step ") == len(HEURISTICS)
 
 
 def test_compare_fails_where_no_method_fits(step: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -255,7 +256,7 @@ def test_no_file_is_overwritten_unless_forced(
     path = tmp_path / "kept.png"
     path.write_text("dear to someone")
     with monkeypatch.context() as patched:
-        patched.setattr(cli, "solve", None)  # It is not called: the refusal comes first.
+        patched.setattr(commands, "solve", None)  # It is not called: the refusal comes first.
         assert "exists already" in refused(capsys, "plan", step, option, str(path))
     assert path.read_text() == "dear to someone"
     assert run("plan", step, option, str(path), "--force") == 0
@@ -272,7 +273,7 @@ def test_an_interrupt_leaves_no_file(
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli, "solve", interrupted)
+    monkeypatch.setattr(commands, "solve", interrupted)
     before = set(tmp_path.iterdir())
     assert run("plan", step, "--save-instance", str(tmp_path / "i.json"), "--plot", str(tmp_path / "p.png")) == 130
     assert capsys.readouterr() == ("", "slackswap: interrupted\n")
@@ -281,8 +282,8 @@ def test_an_interrupt_leaves_no_file(
 
 def test_control_c_during_a_solve_exits_130(step: str) -> None:
     slow = (
-        "import time; from slackswap_opt import cli;"
-        "cli.solve = lambda *_, **__: (print('solving', flush=True), time.sleep(60));"
+        "import time; from slackswap_opt import cli, commands;"
+        "commands.solve = lambda *_, **__: (print('solving', flush=True), time.sleep(60));"
         "sys.exit(cli.main())"
     )
     with subprocess.Popen(
@@ -334,7 +335,7 @@ def test_without_matplotlib_the_plot_is_refused_before_planning(
     step: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    monkeypatch.setattr(cli, "solve", None)
+    monkeypatch.setattr(commands, "solve", None)
     sentence = refused(capsys, "plan", step, "--plot", str(tmp_path / "p.png"))
     assert "pip install 'slackswap-opt[plot]'" in sentence
 

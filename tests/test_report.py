@@ -19,7 +19,7 @@ from slackswap_opt.files import InputError
 from slackswap_opt.plan import Decision
 from slackswap_opt.report.plots import plot, plot_lanes, plot_memory, plot_timeline
 from slackswap_opt.report.records import result_record
-from slackswap_opt.report.tables import compare_table, exact_size, rendered, result_table, timeline_table
+from slackswap_opt.report.tables import bounds_in_words, compare_table, exact_size, rendered, result_table, timeline_table
 from slackswap_opt.result import Result, Status
 from slackswap_opt.schedule import Schedule
 from slackswap_opt.simulate import simulate
@@ -99,8 +99,8 @@ def test_a_table_shows_cost_and_memory() -> None:
         "kept 0 of 1 idle tensors, 0 B",
         "swapped 1 of 1 idle tensors, 100 B",
         "recomputed 0 of 1 idle tensors, 0 B",
-        "bound 1.14 us",
-        "gap 5.00% at most",
+        "bound 1.14 us for every schedule of the plan space: retained 91.67%; no plan exceeds 96.50%",
+        "gap 5.00% of the makespan, certified",
         "solver highs: time limit",
         "planned in 1.50 ms",
     ):
@@ -204,3 +204,15 @@ def test_without_matplotlib_the_error_is_the_remedy(monkeypatch: pytest.MonkeyPa
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(ImportError, match=r"pip install 'slackswap-opt\[plot\]'"):
         plot(SWAPPED, tmp_path / "p.png")
+
+
+def test_what_a_bound_allows_is_rounded_up() -> None:
+    # 1100 / 1153 is 95.403... percent: a plan that retains it would exceed 95.40 percent.
+    assert bounds_in_words(1100, 1200, 1153) == "retained 91.67%; no plan exceeds 95.41%"
+    assert bounds_in_words(1100, None, 1100) == "no plan yet; no plan exceeds 100.00%"
+    assert bounds_in_words(1100, 1200, None) == "retained 91.67%"
+    assert bounds_in_words(0, 0, 0) == "retained 100.00%; no plan exceeds 100.00%"
+
+
+def test_a_schedule_from_outside_of_the_plan_space_has_no_gap() -> None:
+    assert "gap none: this schedule beats the bound" in text(result_table(replace(SWAPPED, bound=1201)))

@@ -28,11 +28,7 @@ def result_table(result: Result) -> Table:
     rows += timeline_rows(result.instance, result.timeline) if result.timeline else instance_rows(result.instance)
     if result.plan:
         rows += [(word, decided(result, decision)) for word, decision in _DECIDED.items()]
-    if result.bound is not None:
-        at_most = format_percent(result.ideal / result.bound if result.bound else 1.0)
-        rows.append(("bound", f"{format_time(result.bound)}: no plan of the plan space retains more than {at_most}"))
-    if result.gap is not None:
-        rows.append(("gap", f"{format_percent(result.gap)} of the makespan, certified"))
+    rows += bound_rows(result.instance, result.timeline, result.bound)
     rows.append(("planned in", format_time(result.runtime)))
     return _sheet(result.instance.name, rows)
 
@@ -40,6 +36,29 @@ def result_table(result: Result) -> Table:
 def timeline_table(instance: Instance, timeline: Timeline) -> Table:
     """Return what the judge says of a schedule, a line a matter."""
     return _sheet(instance.name, timeline_rows(instance, timeline))
+
+
+def bound_rows(instance: Instance, timeline: Timeline | None, bound: int | None) -> list[tuple[str, str]]:
+    """Return what a proven bound says of an instance, and of a schedule where there is one."""
+    if bound is None:
+        return []
+    words = bounds_in_words(instance.ideal, timeline.makespan if timeline else None, bound)
+    rows = [("bound", f"{format_time(bound)} for every schedule of the plan space: {words}")]
+    if timeline is None:
+        return rows
+    if timeline.makespan < bound:
+        return [*rows, ("gap", "none: this schedule beats the bound, so it is outside of the plan space")]
+    gap = (timeline.makespan - bound) / timeline.makespan if timeline.makespan else 0.0
+    return [*rows, ("gap", f"{format_percent(gap)} of the makespan, certified")]
+
+
+def bounds_in_words(ideal: int, makespan: int | None, bound: int | None) -> str:
+    """Return the throughput that a makespan retains and that a bound allows, the latter rounded up so that it stays true."""
+    words = ["no plan yet" if makespan is None else f"retained {format_percent(ideal / makespan if makespan else 1.0)}"]
+    if bound is not None:
+        most = -(-(10**4) * ideal // bound) / 10**4 if bound else 1.0
+        words.append(f"no plan exceeds {format_percent(most)}")
+    return "; ".join(words)
 
 
 def instance_rows(instance: Instance) -> list[tuple[str, str]]:

@@ -1,0 +1,203 @@
+"""What each command does: from its arguments to what it has to say, which nothing here prints."""
+
+import argparse
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+from slackswap_opt import hardware, instances
+from slackswap_opt.arguments import check_outputs, choose, load_model, solver_options
+from slackswap_opt.files import LARGEST, InputError, shown
+from slackswap_opt.result import Progress, Result, Status
+from slackswap_opt.schedule import Schedule
+from slackswap_opt.simulate import ScheduleError, simulate
+from slackswap_opt.solve import METHODS, compare, solve
+from slackswap_opt.units import format_bandwidth, parse_budget
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+log = logging.getLogger(__name__)
+progress = logging.getLogger("slackswap_opt.progress")
+"""How far a long solve is, which the command always tells."""
+
+PLANNED, INFEASIBLE, USAGE, UNKNOWN, INTERRUPTED, CLOSED = 0, 1, 2, 3, 130, 141
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a command has to say.
+
+    Attributes
+    ----------
+    code
+        The exit code.
+    record
+        Makes the value that ``--json`` prints.
+    tables
+        Makes what is printed otherwise, from top to bottom.
+    """
+
+    code: int
+    record: "Callable[[], object]"
+    tables: "Callable[[], Iterable[Table]]"
+
+
+def plan(arguments: argparse.Namespace) -> Report:
+    """Plan a model, and write the files that are asked for."""
+    choose("method", arguments.method, METHODS)
+    bound = arguments.bound or arguments.save_certificate is not None
+    names = ("solver", "tolerance", "time_limit", "threads", "seed")
+    options = solver_options(arguments, [arguments.method], names, bound=bound)
+    check_outputs(arguments)
+    instance = load_model(arguments.model, arguments)
+    if arguments.save_certificate is not None and arguments.budget is None and instance.budget is None:
+        raise InputError("--save-certificate needs a budget: without one the ideal step is the bound, and nothing is to prove")
+    result = solve(
+        instance, arguments.method, budget=arguments.budget, bound=bound, on_progress=_teller(instance.ideal), **options
+    )
+    _save(result, arguments)
+    return _told(result)
+
+
+def _told(result: Result) -> Report:
+    def record() -> object:
+        from slackswap_opt.report.records import result_record
+
+        return result_record(result)
+
+    def tables() -> "list[Table]":
+        from slackswap_opt.report.tables import result_table
+
+        return [result_table(result)]
+
+    return Report(exit_code([result]), record, tables)
+
+
+def _teller(ideal: int) -> Callable[[Progress], None]:
+    """Return what tells of progress, a line whenever there is something new."""
+    told: list[tuple[int | None, int | None]] = [(None, None)]
+
+    def tell(state: Progress) -> None:
+        from slackswap_opt.report.tables import bounds_in_words
+
+        known = (state.makespan, state.bound)
+        if known != told[-1]:
+            told[:] = [known]
+            progress.info("after %.1f s: %s", state.elapsed, bounds_in_words(ideal, *known))
+
+    return tell
+
+
+def _save(result: Result, arguments: argparse.Namespace) -> None:
+    """Write what there is of the files that are asked for, and say what there is not."""
+    if arguments.save_instance is not None:
+        result.instance.save(arguments.save_instance, overwrite=arguments.force)
+    if arguments.save_certificate is not None:
+        if result.certificate is None:
+            log.warning("no certificate was made; not written: %s", arguments.save_certificate)
+        else:
+            result.certificate.save(arguments.save_certificate, overwrite=arguments.force)
+    if result.schedule is None:
+        if unwritten := [name for name in (arguments.save_schedule, arguments.plot) if name is not None]:
+            log.warning("no schedule was found; not written: %s", ", ".join(unwritten))
+        return
+    if arguments.save_schedule is not None:
+        result.schedule.save(arguments.save_schedule, overwrite=arguments.force)
+    if arguments.plot is not None:
+        from slackswap_opt.report.plots import plot as draw
+
+        draw(result, arguments.plot, overwrite=arguments.force)
+
+
+def compare_methods(arguments: argparse.Namespace) -> Report:
+    """Put methods side by side, on each of several models."""
+    methods = [method.strip() for method in arguments.methods.split(",")]
+    for position, method in enumerate(methods):
+        choose("method", method, METHODS)
+        if method in methods[:position]:
+            raise InputError(f"--methods names {shown(method)} twice")
+    loaded = [load_model(model, arguments) for model in arguments.model]
+    found = [compare(instance, methods, budget=arguments.budget) for instance in loaded]
+    results = [result for of_model in found for result in of_model]
+
+    def record() -> object:
+        from slackswap_opt.report.records import result_record
+
+        return [result_record(result) for result in results]
+
+    def tables() -> "list[Table]":
+        from slackswap_opt.report.tables import compare_table
+
+        return [compare_table(results)]
+
+    return Report(max(map(exit_code, found)), record, tables)
+
+
+def check(arguments: argparse.Namespace) -> Report:
+    """Judge a schedule."""
+    instance = load_model(arguments.model, arguments)
+    if arguments.budget is not None:
+        instance = instance.with_budget(parse_budget(arguments.budget, instance.peak))
+    schedule = Schedule.load(arguments.schedule)
+    try:
+        timeline = simulate(instance, schedule)
+    except ScheduleError as error:
+        raise InputError(f"{arguments.schedule}: {error}") from None
+
+    def record() -> object:
+        from slackswap_opt.report.records import instance_record, timeline_record
+
+        return {"instance": instance_record(instance), "timeline": timeline_record(timeline)}
+
+    def tables() -> "list[Table]":
+        from slackswap_opt.report.tables import timeline_table
+
+        return [timeline_table(instance, timeline)]
+
+    return Report(PLANNED, record, tables)
+
+
+def list_choices(arguments: argparse.Namespace) -> Report:
+    """Name everything that can be asked for."""
+    models = {name: instances.parameters(name) for name in instances.names()}
+
+    def record() -> object:
+        known = {name: {key: asdict(parameter) for key, parameter in of.items()} for name, of in models.items()}
+        return {"models": known, "hardware": hardware.names(), "methods": dict(METHODS)}
+
+    def tables() -> "list[Table]":
+        from slackswap_opt.report.tables import choice_table
+
+        defaults = [(name, " ".join(f"{key}={p.default}" for key, p in of.items())) for name, of in models.items()]
+        meanings = {(p.name, p.meaning): (p.name, p.meaning, _values(p)) for of in models.values() for p in of.values()}
+        devices = [
+            (
+                device.name,
+                *map(format_bandwidth, (device.memory_bandwidth, device.offload_bandwidth, device.prefetch_bandwidth)),
+            )
+            for device in map(hardware.get, hardware.names())
+        ]
+        return [
+            choice_table("Models", ("name", "parameters and their defaults"), defaults),
+            choice_table("Parameters", ("name", "meaning", "values"), meanings.values()),
+            choice_table("Hardware", ("name", "memory bandwidth", "to the host", "back"), devices),
+            choice_table("Methods", ("name", "what it is"), METHODS.items()),
+        ]
+
+    return Report(PLANNED, record, tables)
+
+
+def _values(parameter: instances.Parameter) -> str:
+    if isinstance(parameter.default, bool):
+        return "true, false"
+    upward = "or more" if parameter.most == LARGEST else f"to {parameter.most}"
+    return ", ".join(parameter.choices) or f"{parameter.least} {upward}"
+
+
+def exit_code(results: Sequence[Result]) -> int:
+    """Return 0 if one of them has a schedule, 1 if it is proven that there is none, 3 otherwise."""
+    if any(result.schedule for result in results):
+        return PLANNED
+    return INFEASIBLE if any(result.status is Status.INFEASIBLE for result in results) else UNKNOWN
