@@ -75,14 +75,13 @@ def parser() -> argparse.ArgumentParser:
 
     _add_plan(command("plan", commands.plan, "Plan a model into a budget and say what it costs.", _EXIT_CODES))
     _add_compare(command("compare", commands.compare_methods, "Put methods side by side.", _COMPARE_EXIT_CODES))
-    _add_check(
-        command("check", commands.check, "Judge a schedule: whether it is valid and fits, and what it costs.", _EXIT_CODES)
-    )
+    _add_check(command("check", commands.check, "Judge a schedule and verify a certificate of a bound.", _CHECK_EXIT_CODES))
     command("list", commands.list_choices, "List models with their parameters, hardware and methods.")
     return top
 
 
 _EXIT_CODES = "Exit codes: 0 fits, 1 proven infeasible, 2 bad input or usage, 3 nothing found though nothing is proven."
+_CHECK_EXIT_CODES = "Exit codes: 0 valid and proven, 2 otherwise, with the reason in one sentence."
 _COMPARE_EXIT_CODES = (
     "The exit code is 0 if some method fits every model; otherwise it is that of 'plan' for a model that none fits."
 )
@@ -110,7 +109,8 @@ def _add_compare(compare: argparse.ArgumentParser) -> None:
 
 def _add_check(check: argparse.ArgumentParser) -> None:
     _add_model(check)
-    check.add_argument("schedule", metavar="SCHEDULE", help="a schedule file, from anywhere")
+    check.add_argument("schedule", nargs="?", metavar="SCHEDULE", help="a schedule file, from anywhere")
+    check.add_argument("--certificate", metavar="FILE", help="a certificate file: what its multipliers prove, without a solver")
 
 
 def _add_model(parser: argparse.ArgumentParser, *, several: bool = False) -> None:

@@ -9,14 +9,18 @@ from typing import TYPE_CHECKING
 from slackswap_opt import hardware, instances
 from slackswap_opt.arguments import check_outputs, choose, load_model, solver_options
 from slackswap_opt.files import LARGEST, InputError, shown
+from slackswap_opt.instance import Instance
 from slackswap_opt.result import Progress, Result, Status
 from slackswap_opt.schedule import Schedule
 from slackswap_opt.simulate import ScheduleError, simulate
 from slackswap_opt.solve import METHODS, compare, solve
+from slackswap_opt.timeline import Timeline
 from slackswap_opt.units import format_bandwidth, parse_budget
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+    from slackswap_opt.formulations.certificate import Certificate
 
 log = logging.getLogger(__name__)
 progress = logging.getLogger("slackswap_opt.progress")
@@ -136,27 +140,44 @@ def compare_methods(arguments: argparse.Namespace) -> Report:
 
 
 def check(arguments: argparse.Namespace) -> Report:
-    """Judge a schedule."""
+    """Judge a schedule, and verify a certificate without a solver."""
+    if arguments.schedule is None and arguments.certificate is None:
+        raise InputError("check needs a SCHEDULE to judge, a --certificate FILE to verify, or both")
     instance = load_model(arguments.model, arguments)
     if arguments.budget is not None:
         instance = instance.with_budget(parse_budget(arguments.budget, instance.peak))
-    schedule = Schedule.load(arguments.schedule)
-    try:
-        timeline = simulate(instance, schedule)
-    except ScheduleError as error:
-        raise InputError(f"{arguments.schedule}: {error}") from None
+    timeline = None if arguments.schedule is None else _judged(instance, arguments.schedule)
+    certificate = None if arguments.certificate is None else _verified(instance, arguments.certificate)
 
     def record() -> object:
-        from slackswap_opt.report.records import instance_record, timeline_record
+        from slackswap_opt.report.records import check_record
 
-        return {"instance": instance_record(instance), "timeline": timeline_record(timeline)}
+        return check_record(instance, timeline, certificate)
 
     def tables() -> "list[Table]":
-        from slackswap_opt.report.tables import timeline_table
+        from slackswap_opt.report.tables import check_table
 
-        return [timeline_table(instance, timeline)]
+        return [check_table(instance, timeline, certificate)]
 
     return Report(PLANNED, record, tables)
+
+
+def _judged(instance: Instance, path: str) -> Timeline:
+    try:
+        return simulate(instance, Schedule.load(path))
+    except ScheduleError as error:
+        raise InputError(f"{path}: {error}") from None
+
+
+def _verified(instance: Instance, path: str) -> "Certificate":
+    from slackswap_opt.formulations.certificate import Certificate, verify
+
+    certificate = Certificate.load(path)
+    try:
+        verify(instance, certificate)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+    return certificate
 
 
 def list_choices(arguments: argparse.Namespace) -> Report:

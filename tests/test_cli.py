@@ -180,7 +180,7 @@ def test_list_names_everything_that_can_be_asked_for(capsys: pytest.CaptureFixtu
         (("plan", "./gpt2-xl"), ["./gpt2-xl", "No such file"]),
         (("compare", "gpt2-xl", "--methods", "greedy,"), ["unknown method ''"]),
         (("compare", "gpt2-xl", "--methods", "greedy,greedy"), ["--methods names 'greedy' twice"]),
-        (("check", "gpt2-xl"), ["the following arguments are required: SCHEDULE"]),
+        (("check", "gpt2-xl"), ["check needs a SCHEDULE", "--certificate"]),
         ((), ["the following arguments are required: COMMAND"]),
         (("paln",), ["invalid choice: 'paln'"]),
     ],

@@ -1,16 +1,20 @@
 """What each command does with its options: bounds, certificates, sweeps, exports and profiles, and the options it refuses."""
 
 import json
+import sys
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from slackswap_opt import commands
 from slackswap_opt.arguments import HEURISTICS
-from slackswap_opt.formulations.certificate import Certificate, verify
+from slackswap_opt.formulations.certificate import Certificate, lower_bound, verify
 from slackswap_opt.result import Progress, Result
 from slackswap_opt.solve import METHODS
 from slackswap_opt.solve import solve as real_solve
+from slackswap_opt.units import format_time
 from tests.example import STEP
 from tests.test_cli import refused, run, step, swap
 
@@ -115,3 +119,67 @@ def test_plan_refuses_options_by_name(
     sentence = refused(capsys, "plan", *SMALL, *options)
     for reason in reasons:
         assert reason in sentence
+
+
+@pytest.fixture
+def certificate(tmp_path: Path) -> str:
+    """The name of a file with a certificate for the example step."""
+    lower_bound(STEP).save(tmp_path / "certificate.json")
+    return str(tmp_path / "certificate.json")
+
+
+def test_check_says_what_a_certificate_proves(
+    step: str, swap: str, certificate: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bound = Certificate.load(certificate).bound
+    monkeypatch.setitem(sys.modules, "highspy", None)  # Verifying needs no solver.
+    assert run("check", step, "--certificate", certificate) == 0
+    out = words(capsys.readouterr().out)
+    assert "certificate verified" in out
+    assert f"bound {format_time(bound or 0)} for every schedule of the plan space" in out
+    assert "makespan" not in out
+    assert run("check", step, swap, "--certificate", certificate) == 0
+    assert "retained 91.67%; no plan exceeds" in words(capsys.readouterr().out)
+    assert run("check", step, "--certificate", certificate, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["certificate"] == {"bound": bound, "fits": True}
+
+
+def test_check_verifies_that_nothing_fits(tmp_path: Path, step: str, capsys: pytest.CaptureFixture[str]) -> None:
+    # Nothing may leave, and a, b and c are all alive in h: 300 bytes, for a budget of 200.
+    fixed = replace(
+        STEP,
+        tensors=tuple(replace(tensor, swappable=False) for tensor in STEP.tensors),
+        operations=tuple(replace(operation, recomputable=False) for operation in STEP.operations),
+    )
+    fixed.save(tmp_path / "fixed.json")
+    none = lower_bound(fixed)
+    assert none.bound is None
+    none.save(tmp_path / "none.json")
+    assert run("check", str(tmp_path / "fixed.json"), "--certificate", str(tmp_path / "none.json")) == 0
+    assert "no schedule of the plan space fits in the budget" in words(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize(
+    ("change", "reasons"),
+    [
+        (lambda c: replace(c, bound=(c.bound or 0) + 1), ["states a bound of", "but its multipliers prove"]),
+        (lambda c: replace(c, budget=199), ["for an instance with budget 199, not 200"]),
+        (lambda c: replace(c, multipliers=(("no_row", 1),)), ["'no_row', which is no row of the model"]),
+    ],
+)
+def test_check_refuses_what_is_not_proven(
+    step: str,
+    certificate: str,
+    change: Callable[[Certificate], Certificate],
+    reasons: list[str],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    change(Certificate.load(certificate)).save(certificate, overwrite=True)
+    sentence = refused(capsys, "check", step, "--certificate", certificate)
+    for reason in [certificate, *reasons]:
+        assert reason in sentence
+
+
+def test_a_certificate_is_for_one_budget(step: str, certificate: str, capsys: pytest.CaptureFixture[str]) -> None:
+    sentence = refused(capsys, "check", step, "--certificate", certificate, "--budget", "100%")
+    assert "budget 200, not 300" in sentence

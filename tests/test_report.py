@@ -19,7 +19,7 @@ from slackswap_opt.files import InputError
 from slackswap_opt.plan import Decision
 from slackswap_opt.report.plots import plot, plot_lanes, plot_memory, plot_timeline
 from slackswap_opt.report.records import result_record
-from slackswap_opt.report.tables import bounds_in_words, compare_table, exact_size, rendered, result_table, timeline_table
+from slackswap_opt.report.tables import bounds_in_words, check_table, compare_table, exact_size, rendered, result_table
 from slackswap_opt.result import Result, Status
 from slackswap_opt.schedule import Schedule
 from slackswap_opt.simulate import simulate
@@ -116,7 +116,7 @@ def test_a_table_without_a_schedule_tells_why() -> None:
 
 def test_a_judged_schedule_has_the_same_lines() -> None:
     assert SWAPPED.timeline is not None
-    assert "overhead 100 ns" in text(timeline_table(STEP, SWAPPED.timeline))
+    assert "overhead 100 ns" in text(check_table(STEP, SWAPPED.timeline, None))
 
 
 def test_results_stand_side_by_side() -> None:

@@ -1,11 +1,14 @@
 """Results as plain data for JSON: the keys are the fields of `Result`."""
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from slackswap_opt.instance import Instance
 from slackswap_opt.result import Result
 from slackswap_opt.timeline import Timeline
+
+if TYPE_CHECKING:
+    from slackswap_opt.formulations.certificate import Certificate
 
 _SEQUENCES = ("start", "end", "resident", "memory")
 
@@ -35,6 +38,16 @@ def result_record(result: Result) -> dict[str, Any]:
         "message": result.message,
         "smallest_budget": result.smallest_budget,
     }
+
+
+def check_record(instance: Instance, timeline: Timeline | None, certificate: "Certificate | None") -> dict[str, Any]:
+    """Return what was judged and verified: a timeline if there is a schedule, a bound in ns if there is a certificate."""
+    record: dict[str, Any] = {"instance": instance_record(instance)}
+    if timeline is not None:
+        record["timeline"] = timeline_record(timeline)
+    if certificate is not None:
+        record["certificate"] = {"bound": certificate.bound, "fits": certificate.bound is not None}
+    return record
 
 
 def instance_record(instance: Instance) -> dict[str, Any]:

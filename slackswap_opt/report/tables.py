@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -12,6 +13,9 @@ from slackswap_opt.plan import Decision
 from slackswap_opt.result import Result
 from slackswap_opt.timeline import Timeline
 from slackswap_opt.units import format_percent, format_size, format_time
+
+if TYPE_CHECKING:
+    from slackswap_opt.formulations.certificate import Certificate
 
 _DECIDED = {"kept": Decision.KEEP, "swapped": Decision.SWAP, "recomputed": Decision.RECOMPUTE}
 
@@ -33,9 +37,16 @@ def result_table(result: Result) -> Table:
     return _sheet(result.instance.name, rows)
 
 
-def timeline_table(instance: Instance, timeline: Timeline) -> Table:
-    """Return what the judge says of a schedule, a line a matter."""
-    return _sheet(instance.name, timeline_rows(instance, timeline))
+def check_table(instance: Instance, timeline: Timeline | None, certificate: "Certificate | None") -> Table:
+    """Return what the judge says of a schedule, and what a verified certificate proves, a line a matter."""
+    rows = timeline_rows(instance, timeline) if timeline else instance_rows(instance)
+    if certificate is not None:
+        count = len(certificate.multipliers)
+        rows.append(("certificate", f"verified: {count} multipliers of the formulation's rows prove the bound"))
+        if certificate.bound is None:
+            rows.append(("bound", "no schedule of the plan space fits in the budget"))
+        rows += bound_rows(instance, timeline, certificate.bound)
+    return _sheet(instance.name, rows)
 
 
 def bound_rows(instance: Instance, timeline: Timeline | None, bound: int | None) -> list[tuple[str, str]]:
