@@ -28,6 +28,12 @@ def fixed(instance: Instance, *, swappable: bool = True, recomputable: bool = Tr
     )
 
 
+def with_workspace(instance: Instance, workspace: dict[int, int]) -> Instance:
+    """The instance with the workspaces of some operations."""
+    operations = tuple(replace(o, workspace=workspace.get(t, 0)) for t, o in enumerate(instance.operations))
+    return replace(instance, operations=operations)
+
+
 def at_most(a: int | None, b: int | None) -> bool:
     """Whether optimum `a` is no worse than `b`, where None is worse than any."""
     return b is None or (a is not None and a <= b)
@@ -118,10 +124,55 @@ def test_a_dead_parent_is_rebuilt_and_held_or_rebuilt_twice(workspace: int, leas
     # whose last access was o2. x0 just fits beside x1 in o4, and is made once: 9 ns. With a workspace in o4 it does not, and is
     # made twice: 11 ns.
     rows: list[Row] = [(2, (), (0,)), (3, (0,), (1,)), (4, (0,), (3,)), (5, (), (2,)), (5, (1,), ()), (5, (3,), ())]
-    instance = fixed(step((2, 2, 4, 2), rows, budget=4), swappable=False)
-    operations = tuple(replace(o, workspace=workspace if t == 4 else 0) for t, o in enumerate(instance.operations))
-    instance = replace(instance, operations=operations)
+    instance = with_workspace(fixed(step((2, 2, 4, 2), rows, budget=4), swappable=False), {4: workspace})
     assert plan_optimum(instance) == optimum(instance) == least
+
+
+def test_a_dead_parent_may_be_kept_for_a_rerun() -> None:
+    # x1 has to go for o2's workspace. With x0, whose last access is o2 (5 ns to make), still there, o1 makes x1 again in 2 ns.
+    rows: list[Row] = [(5, (), (0,)), (2, (0,), (1,)), (5, (0,), ()), (4, (1,), ())]
+    instance = with_workspace(fixed(step((4, 4), rows, budget=8), swappable=False), {2: 4})
+    assert plan_optimum(instance) == optimum(instance) == 16 + 2
+
+
+def test_what_is_back_inside_an_interval_stays_in_the_plan_space() -> None:
+    # o2 needs all of the memory, o3 half of it beside x1. To make x1 again for o3 takes x0 (1 + 8 ns), which o3 has no room for
+    # and o4 reads: any schedule makes it a third time, 1 ns. In the plan space it would have to stay through o3.
+    rows: list[Row] = [(1, (), (0,)), (8, (0,), (1,)), (10, (), ()), (5, (1,), ()), (5, (0,), ())]
+    instance = with_workspace(fixed(step((4, 4), rows, budget=8), swappable=False), {2: 8, 3: 4})
+    assert optimum(instance) == 29 + 10
+    assert plan_optimum(instance) is None
+
+
+def test_what_is_leaving_serves_no_rerun_in_the_plan_space() -> None:
+    # o2 has no room for both tensors, o4 for none. Any schedule drops x1 for o2 and makes it again of x0 (1 ns), whose copy out
+    # is under way until x0 is evicted for o4. A plan has x0 out before o2, with o1 alone to hide its offload: 3 ns to wait.
+    idle: Row = (10, (), ())
+    rows: list[Row] = [(50, (), (0,)), (1, (0,), (1,)), idle, (10, (1,), ()), idle, idle, (10, (0,), ())]
+    instance = with_workspace(step((4, 2), rows, budget=6), {2: 2, 4: 6})
+    x0, x1 = instance.tensors
+    instance = replace(instance, tensors=(x0, replace(x1, swappable=False)))
+    assert optimum(instance) == 101 + 1
+    assert plan_optimum(instance) == 101 + 3
+
+
+def test_what_is_held_cannot_leave() -> None:
+    # x0 leaves for o3's workspace and comes back, hidden, unless something holds it through o3.
+    rows: list[Row] = [(5, (), (0,)), (10, (), ()), (10, (), ()), (10, (), ()), (10, (), ()), (10, (0,), ())]
+    instance = with_workspace(step((4,), rows, budget=4), {3: 4})
+    for last, least in ((2, 55), (3, None)):
+        held = replace(instance, tensors=(replace(instance.tensors[0], held=((0, last),)),))
+        assert optimum(held) == plan_optimum(held) == least
+
+
+def test_what_is_held_cannot_make_room_for_a_rerun() -> None:
+    # o3's workspace leaves room for x0 or x1. Without x0, x1 stays, and o2 (1 ns) makes x0 again for o5. If x0 is held, x1 has
+    # to be made again of x2 for o4, and o0's 6 bytes do not fit beside x0.
+    rows: list[Row] = [(1, (), (2,)), (1, (2,), (1,)), (1, (), (0,)), (5, (), ()), (5, (1,), ()), (5, (0,), ())]
+    free = with_workspace(fixed(step((4, 2, 6), rows, budget=8), swappable=False), {3: 4})
+    assert optimum(free) == plan_optimum(free) == 18 + 1
+    held = replace(free, tensors=(replace(free.tensors[0], held=((2, 4),)), *free.tensors[1:]))
+    assert optimum(held) is plan_optimum(held) is None
 
 
 def test_one_lane_for_both_directions_makes_copies_wait() -> None:
@@ -129,10 +180,8 @@ def test_one_lane_for_both_directions_makes_copies_wait() -> None:
     # only during o3 (12 to 16): at once, or one after the other, which holds o4 up until 20 and all the rest with it.
     rows: list[Row] = [(4, (), (0,)), (4, (), ()), (4, (), (1,)), (4, (), ()), (4, (0,), ()), (4, (), ()), (4, (1,), ())]
     for duplex, least in ((True, 28), (False, 32)):
-        instance = fixed(step((4, 4), rows, 8, replace(BYTE_PER_NS, duplex=duplex)), recomputable=False)
-        wide = {2, 4}
-        operations = tuple(replace(o, workspace=4 if t in wide else 0) for t, o in enumerate(instance.operations))
-        instance = replace(instance, operations=operations)
+        instance = step((4, 4), rows, 8, replace(BYTE_PER_NS, duplex=duplex))
+        instance = with_workspace(fixed(instance, recomputable=False), {2: 4, 4: 4})
         assert plan_optimum(instance) == optimum(instance) == least
 
 
@@ -203,9 +252,8 @@ def test_the_host_has_room_again_once_the_last_copy_has_come_back() -> None:
     # needs memory, and is read: so the host never holds both.
     idle: Row = (10, (), ())
     rows: list[Row] = [(5, (), (0,)), idle, idle, idle, (5, (0,), ()), (5, (), (1,)), idle, idle, idle, (5, (1,), ())]
-    instance = fixed(step((4, 4), rows, budget=4), recomputable=False)
-    operations = tuple(replace(o, workspace=4 if t in (2, 7) else 0) for t, o in enumerate(instance.operations))
-    instance = replace(instance, operations=operations, host_budget=4)
+    instance = with_workspace(fixed(step((4, 4), rows, budget=4), recomputable=False), {2: 4, 7: 4})
+    instance = replace(instance, host_budget=4)
     assert plan_optimum(instance) == optimum(instance) == instance.ideal
 
 
