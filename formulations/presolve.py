@@ -50,7 +50,7 @@ class Interval(NamedTuple):
     """An idle interval that is decided: one that covers an operation over budget and is not empty.
 
     `number` is its place in `Instance.idle_intervals`, `size` is in units of the model, `first` is the first operation inside
-    that is over budget.
+    that is over budget, `recompute` are the operations that rebuild the tensor, none if it cannot be.
     """
 
     number: int
@@ -60,7 +60,7 @@ class Interval(NamedTuple):
     size: int
     first: int
     swap: bool
-    recompute: bool
+    recompute: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +79,8 @@ class Reduced:
         Those of them that re-runs are told apart at.
     intervals
         What is decided.
+    rebuild
+        For each tensor the operations that rebuild it after its last access, none if it cannot be.
     """
 
     sizes: tuple[int, ...]
@@ -86,6 +88,7 @@ class Reduced:
     critical: tuple[int, ...]
     checkpoints: tuple[int, ...]
     intervals: tuple[Interval, ...]
+    rebuild: tuple[tuple[int, ...], ...]
 
 
 def reduce(instance: Instance, scale: Scale, reductions: Reductions) -> Reduced:
@@ -98,7 +101,20 @@ def reduce(instance: Instance, scale: Scale, reductions: Reductions) -> Reduced:
     excess = _excess(instance, scale, sizes, scale.budget(budget))
     critical = tuple(over) if reductions.rows is None else _worst_of_shares(over, excess, reductions.rows)
     checkpoints = _worst_of_shares(critical, excess, reductions.checkpoints)
-    return Reduced(sizes, excess, critical, checkpoints, _intervals(instance, over, sizes))
+    rebuild = tuple(_rebuilding(instance, scale, i, len(instance.operations)) for i in range(len(instance.tensors)))
+    return Reduced(sizes, excess, critical, checkpoints, _intervals(instance, scale, over, sizes), rebuild)
+
+
+def _rebuilding(instance: Instance, scale: Scale, tensor: int, t: int) -> tuple[int, ...]:
+    """Return the operations that rebuild a tensor as it is after operation `t`, none if it cannot be.
+
+    Plans rebuild only what `Instance.rebuildable` says; a bound allows for schedules that go back to an earlier state of a
+    tensor written in place, and from there on.
+    """
+    writers = tuple(writer for writer in instance.writers[tensor] if writer <= t)
+    if scale.outer:
+        return writers if all(instance.operations[writer].recomputable for writer in writers) else ()
+    return writers if instance.rebuildable[tensor] and writers == instance.writers[tensor] else ()
 
 
 def _excess(instance: Instance, scale: Scale, sizes: Sequence[int], budget: int) -> tuple[int, ...]:
@@ -117,7 +133,7 @@ def _worst_of_shares(operations: Sequence[int], excess: Sequence[int], shares: i
     return tuple(max(operations[low:high], key=lambda t: (excess[t], -t)) for low, high in pairwise(bounds))
 
 
-def _intervals(instance: Instance, over: list[int], sizes: Sequence[int]) -> tuple[Interval, ...]:
+def _intervals(instance: Instance, scale: Scale, over: list[int], sizes: Sequence[int]) -> tuple[Interval, ...]:
     following: list[int] = [len(instance.operations)] * (len(instance.operations) + 1)
     for t in over:
         following[t] = t
@@ -127,7 +143,7 @@ def _intervals(instance: Instance, over: list[int], sizes: Sequence[int]) -> tup
     for number, interval in enumerate(instance.idle_intervals):
         i, start, end = interval
         first = following[start + 1]
-        swap, recompute = instance.tensors[i].swappable, instance.can_recompute(interval)
+        swap, recompute = instance.tensors[i].swappable, _rebuilding(instance, scale, i, start)
         if first < end and sizes[i] and (swap or recompute):
             decided.append(Interval(number, i, start, end, sizes[i], first, swap, recompute))
     return tuple(decided)

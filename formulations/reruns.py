@@ -43,7 +43,7 @@ class Tail:
     tensor, start, size
         Its number, its last access, and its units of size.
     swap, recompute
-        What may be decided besides KEEP and DISCARD.
+        Whether it may be swapped, and the operations that rebuild it, none if it cannot be.
     cover
         Units of size that stay on the device, as this tensor or as what was rebuilt from it, until the interval ends for whose
         sake it was wanted: its share of what a reader covers, the least over its readers.
@@ -57,7 +57,7 @@ class Tail:
     start: int
     size: int
     swap: bool
-    recompute: bool
+    recompute: tuple[int, ...]
     cover: int
     demands: list[tuple[Demand, ...]] = field(default_factory=list)
     steps: tuple[Step, ...] = ()
@@ -96,21 +96,21 @@ def find_reruns(instance: Instance, reduced: Reduced) -> Reruns:
             of_tensor.setdefault(interval.tensor, []).append(g)
     tails: dict[int, Tail] = {}
     by_operation: dict[int, list[tuple[Step, ...]]] = {}
-    # Readers before their operands: what re-runs a tensor reads was last written before the tensor's own last writer.
+    # Readers before their operands: what a re-run reads was last written before it.
     for j in sorted(range(len(instance.tensors)), key=lambda j: -instance.writers[j][-1]):
-        chains = [steps[g] for g in of_tensor.get(j, ())]
-        for chain in chains:
-            _ask(instance, reduced, tails, chain, [step.by for step in chain], reduced.sizes[j])
+        chains = []
+        for g in of_tensor.get(j, ()):
+            _ask(instance, reduced, tails, steps[g], [step.by for step in steps[g]], reduced.sizes[j])
+            chains.append((steps[g], reduced.intervals[g].recompute))
         if j in tails and tails[j].recompute:
             tail = tails[j]
-            tail.steps = _tail_steps(tail, reduced.checkpoints)
-            chains.append(tail.steps)
-            deadlines = tail.deadlines
+            tail.steps, deadlines = _tail_steps(tail, reduced.checkpoints), tail.deadlines
             wanted = [min(step.by, deadlines[bisect_right(deadlines, step.after)]) for step in tail.steps]
             _ask(instance, reduced, tails, tail.steps, wanted, tail.cover)
-        if chains:
-            for o in instance.writers[j]:
-                by_operation.setdefault(o, []).extend(chains)
+            chains.append((tail.steps, tail.recompute))
+        for chain, writers in chains:
+            for o in writers:
+                by_operation.setdefault(o, []).append(chain)
     return Reruns(steps, tails, by_operation)
 
 
@@ -137,8 +137,10 @@ def _ask(
     instance: Instance, reduced: Reduced, tails: dict[int, Tail], chain: Sequence[Step], wanted: Sequence[int], cover: int
 ) -> None:
     """Note what the re-runs of one interval or tail read past its last access, and until when their result is wanted."""
-    tensor = chain[0].tensor
-    operands = {n for o in instance.writers[tensor] for n in instance.operations[o].reads if n != tensor}
+    tensor, g = chain[0].tensor, chain[0].interval
+    writers = reduced.rebuild[tensor] if g is None else reduced.intervals[g].recompute
+    # An operand that was changed in place since has to be in an earlier state; how it gets there is left open.
+    operands = {n for o in writers for n in instance.operations[o].reads if n != tensor and instance.writers[n][-1] < o}
     dead = sorted(n for n in operands if instance.accesses[n][-1] < wanted[-1] and reduced.sizes[n])
     for n in dead:
         tail = tails.setdefault(n, _tail(instance, reduced, n))
@@ -149,4 +151,4 @@ def _ask(
 
 def _tail(instance: Instance, reduced: Reduced, n: int) -> Tail:
     size = reduced.sizes[n]
-    return Tail(n, instance.accesses[n][-1], size, instance.tensors[n].swappable, instance.rebuildable[n], size)
+    return Tail(n, instance.accesses[n][-1], size, instance.tensors[n].swappable, reduced.rebuild[n], size)

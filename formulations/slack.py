@@ -306,13 +306,18 @@ class SlackModel:
         return complete(self, plan)
 
     def values_to_plan(self, values: Sequence[float]) -> Plan:
-        """Return the plan that 0/1 values of the columns spell; what is not decided is kept, tails are discarded."""
+        """Return the plan that 0/1 values of the columns spell; what is not decided is kept, tails are discarded.
+
+        With outer rounding a column may stand for a rebuilding that no plan can ask for; the plan then swaps or keeps.
+        """
         intervals = [Decision.KEEP] * len(self.instance.idle_intervals)
         tails = [Decision.DISCARD] * len(self.instance.tensors)
         for columns, decision in ((self.s, Decision.SWAP), (self.r, Decision.RECOMPUTE)):
             for g, column in columns.items():
                 if values[column] > 0.5:
-                    intervals[self.reduced.intervals[g].number] = decision
+                    number, swap = self.reduced.intervals[g].number, self.reduced.intervals[g].swap
+                    possible = decision is Decision.SWAP or self.instance.can_recompute(self.instance.idle_intervals[number])
+                    intervals[number] = decision if possible else (Decision.SWAP if swap else Decision.KEEP)
         for n, column in (*((n, column) for (n, _), column in self.tail_kept.items()), *self.tail_fetched.items()):
             if values[column] > 0.5:
                 tails[n] = Decision.SWAP if column == self.tail_fetched.get(n) else Decision.KEEP
