@@ -135,12 +135,12 @@ class OffloadLane:
                 self.host -= heappop(self.host_ends)[1]
             for n in agenda[e]:
                 self.attend(n, e)
-            while self.ready and self.lane < self.clock + self.durations[e] and self.issue_next(e):
-                pass
+            self.issue_before_end(e)
             while self.leaving and self.leaving[0][0] <= self.clock:
                 self.evict(heappop(self.leaving)[1], e)
             while limit is not None and held[e] + self.lingering > limit:
                 self.make_room(e)
+                self.issue_before_end(e)
             self.starts.append(self.clock)
             self.clock += self.durations[e]
         self.starts.append(self.clock)
@@ -173,6 +173,11 @@ class OffloadLane:
             swap.successor.copies = True
             if swap.successor.out.written < e:
                 heappush(self.ready, (swap.successor.out.last, self.number[id(swap.successor)]))
+
+    def issue_before_end(self, e: int) -> None:
+        """Issue the ready offloads that would start before event `e` ends."""
+        while self.ready and self.lane < self.clock + self.durations[e] and self.issue_next(e):
+            pass
 
     def issue_next(self, e: int) -> bool:
         """Issue the first of the ready offloads at position `e`; return False if the host has no room for it."""
