@@ -2,7 +2,7 @@
 
 from hypothesis import strategies as st
 
-from slackswap_opt.instance import Instance, Link, Operation, Tensor
+from slackswap_opt.instance import Instance, Link, Operation, Phase, Tensor
 from slackswap_opt.plan import Decision, Plan
 from slackswap_opt.schedule import Action, Schedule
 from slackswap_opt.testing import instances
@@ -44,12 +44,12 @@ def step(
 def _operation(head: list[str], reads: tuple[int, ...], writes: tuple[int, ...]) -> Operation:
     name, _, block = head[0].rstrip("!").partition("@")
     workspace = int(head[2]) if len(head) > 2 else 0
-    phase = "backward" if "'" in name else "forward"
+    phase: Phase = "backward" if "'" in name else "forward"
     return Operation(name, int(head[1]), reads, writes, workspace, not head[0].endswith("!"), phase, block or None)
 
 
 def plan(instance: Instance, *decisions: str, tails: str = "") -> Plan:
-    """Return the plan with decisions such as ``a swap keep``, for the tensor's idle intervals in order, and tails ``b keep``."""
+    """Return the plan with decisions such as ``a swap keep``, one for each idle interval of a tensor, and tails ``b keep``."""
     number = {tensor.name: i for i, tensor in enumerate(instance.tensors)}
     kept = Plan.keep_all(instance)
     chosen = list(kept.intervals)
