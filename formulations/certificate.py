@@ -22,7 +22,7 @@ from slackswap_opt.formulations.slack import SlackModel
 from slackswap_opt.instance import Instance, Link
 
 FORMAT, VERSION = "slackswap-certificate", 1
-BITS = 52
+BITS = 80
 """Multipliers are multiples of 2^-BITS."""
 
 
@@ -188,7 +188,8 @@ def to_grid(program: LinearProgram, multipliers: Sequence[float]) -> dict[str, i
     """Return multipliers by row, signs clipped, as multiples of 2^-BITS; those that are 0 are left out."""
     rounded = {}
     for row, y in zip(program.rows, multipliers, strict=False):
-        multiplier = round(y * (1 << BITS))
+        # Towards 0: then no delay, whose bound is far away, gets a lower reduced cost than in the solver's view.
+        multiplier = int(y * (1 << BITS))
         if row.sense is not Sense.EQUAL:
             multiplier = max(multiplier, 0) if row.sense is Sense.AT_LEAST else min(multiplier, 0)
         if multiplier:

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from slackswap_opt.formulations.linear import evaluate
-from slackswap_opt.formulations.overlap import shared_rate
 from slackswap_opt.formulations.reruns import Step, Tail
 from slackswap_opt.formulations.rounding import Rate
 from slackswap_opt.plan import Decision, Plan
@@ -155,7 +154,7 @@ class _Lanes:
 
     def _fill_shared_lane(self, rate_out: Rate, rate_back: Rate) -> None:
         """Copies out as early as they can be, copies back just before their use, while compute waits."""
-        both, per_out, per_back = shared_rate(rate_out, rate_back)
+        both, per_out, per_back = self.model.scale.shared_rate(rate_out, rate_back)
         shared, back, net = _Lane(self, both), _Lane(self, rate_back), 0
         for k, t in enumerate(self.model.marks):
             delay = max(self.due[k], back.delay(self.between[k], self.wanted[k]) if k else 0)

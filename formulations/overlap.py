@@ -7,7 +7,6 @@ copied ahead of it. At its end, $P_t$ bytes have come back for later operations.
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from itertools import accumulate, pairwise
-from math import gcd
 from typing import TYPE_CHECKING, NamedTuple
 
 from slackswap_opt.formulations.linear import Sense
@@ -39,6 +38,14 @@ class _Back(NamedTuple):
     by: int
 
 
+class Load(NamedTuple):
+    """What a row has a lane move: its place in the program, the lane (out, or back), and the terms, weighed as in that row."""
+
+    row: int
+    out: bool
+    terms: tuple[tuple[int, int], ...]
+
+
 class Lanes:
     """The rows of both lanes of a model, over its marks.
 
@@ -57,6 +64,8 @@ class Lanes:
         are at least.
     rate_out, rate_back
         The lanes' rates, or None if nothing can be swapped.
+    loads
+        What each row that speaks of a rate has the lanes move.
     """
 
     def __init__(self, model: "SlackModel") -> None:
@@ -69,12 +78,13 @@ class Lanes:
         self.arrived: dict[int, int] = {}
         self.elapsed = (*accumulate((o.duration for o in model.instance.operations), initial=0),)
         self.copies: list[tuple[int, Terms]] = []
+        self.loads: list[Load] = []
         self.outs = self._outs()
         self.backs = self._backs()
         self.opening = self._by_mark([(out.opens + 1, (out.column, out.size)) for out in self.outs])
         self.wanted = self._by_mark([(back.by, (back.column, back.size)) for back in self.backs])
         link = model.instance.link
-        sizes = {model.instance.tensors[i].size for i in self._moving()}
+        sizes = {model.instance.tensors[i].size for i in self.moving()}
         self.rate_out = model.scale.rate((size, link.offload_time(size)) for size in sizes)
         self.rate_back = model.scale.rate((size, link.prefetch_time(size)) for size in sizes)
         if self.rate_out and self.rate_back:
@@ -86,7 +96,8 @@ class Lanes:
             else:
                 self.shared_lane(self.rate_out, self.rate_back)
 
-    def _moving(self) -> Iterator[int]:
+    def moving(self) -> Iterator[int]:
+        """Yield the tensors that may be swapped, in an interval or in their tail."""
         model = self.model
         yield from (model.reduced.intervals[g].tensor for g in model.s)
         yield from (n for n, tail in model.reruns.tails.items() if tail.swap)
@@ -191,6 +202,7 @@ class Lanes:
     def _within(self, name: str, moved: Terms, rate: Rate, time: int, k: int | None) -> None:
         """Add the row that a lane moves no more than it can in `time` ns and, if given, the delay before mark `k`."""
         terms = [(column, rate.denominator * size) for column, size in moved]
+        self.loads.append(Load(len(self.program.rows), rate is self.rate_out, tuple(terms)))
         if k is not None:
             terms.append((self.model.delay[k], -rate.numerator))
         self.program.row(name, terms, AT_MOST, self.model.scale.capacity(rate, time))
@@ -231,12 +243,15 @@ class Lanes:
 
     def _share(self, name: str, out: Terms, rate_out: Rate, back: Terms, rate_back: Rate, k: int) -> None:
         """Add the row that both directions together take no longer than the time from mark `k - 1` to mark `k`."""
-        both, per_out, per_back = shared_rate(rate_out, rate_back)
-        terms = [(column, size * per_out) for column, size in out]
-        terms += [(column, size * per_back) for column, size in back]
-        if terms:
-            marks = self.model.marks
-            self._within(name, terms, both, self.elapsed[marks[k]] - self.elapsed[marks[k - 1] if k else 0], k)
+        both, per_out, per_back = self.model.scale.shared_rate(rate_out, rate_back)
+        loads = [Load(len(self.program.rows), True, tuple((column, size * per_out) for column, size in out))]
+        loads.append(Load(len(self.program.rows), False, tuple((column, size * per_back) for column, size in back)))
+        if out or back:
+            self.loads += loads
+            before = self.elapsed[self.model.marks[k - 1]] if k else 0
+            terms = [*loads[0].terms, *loads[1].terms, (self.model.delay[k], -both.numerator)]
+            capacity = self.model.scale.capacity(both, self.elapsed[self.model.marks[k]] - before)
+            self.program.row(name, terms, AT_MOST, capacity)
 
     def _column(self, columns: dict[int, int], t: int | None, sign: int) -> Terms:
         return [(columns[t], sign)] if t in columns else []
@@ -244,10 +259,3 @@ class Lanes:
     def present(self, t: int) -> Terms:
         """Return the terms of what copies under way hold on the device while operation `t` runs, negative."""
         return [*self._column(self.waiting, t, -1), *self._column(self.back, t, -1)]
-
-
-def shared_rate(rate_out: Rate, rate_back: Rate) -> tuple[Rate, int, int]:
-    """Return a common rate for both directions, and what a unit of size counts for in each: moving it takes that much of it."""
-    common = gcd(rate_out.numerator, rate_back.numerator)
-    per_out, per_back = rate_back.numerator // common, rate_out.numerator // common
-    return Rate(per_back * rate_back.numerator, 1), rate_out.denominator * per_out, rate_back.denominator * per_back

@@ -103,3 +103,16 @@ class Scale:
         numerator = -(-scaled.numerator // scaled.denominator) if self.outer else scaled.numerator // scaled.denominator
         common = gcd(numerator, 1 << shift)
         return Rate(numerator // common, (1 << shift) // common)
+
+    def shared_rate(self, out: Rate, back: Rate) -> tuple[Rate, int, int]:
+        """Return a rate for both directions of one lane, and what a unit of size counts for in each: outer down, inner up."""
+        common = gcd(out.numerator, back.numerator)
+        both = out.numerator // common * back.numerator
+        fastest = max(rate.numerator // rate.denominator for rate in (out, back))
+        excess = max(0, both.bit_length() - fastest.bit_length() - self.units.precision - 1)
+        both = (both >> excess) + 1 if excess else both
+        per_unit = []
+        for rate in (out, back):
+            exact = both * rate.denominator
+            per_unit.append(exact // rate.numerator if self.outer else -(-exact // rate.numerator))
+        return Rate(both, 1), per_unit[0], per_unit[1]
