@@ -2,8 +2,10 @@
 
 import argparse
 import os
+import re
 from collections.abc import Iterable
 from difflib import get_close_matches
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from slackswap_opt.instance import Instance
 HEURISTICS = ("greedy", "keep-all", "recompute-all", "first-blocks", "swap-all", "recompute-only", "swap-only")
 """The methods that run no solver, so that none of a solver's options has an effect on them."""
 
+_PERCENTAGE = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)\s*%", re.ASCII)
 _OUTPUTS = ("save_instance", "save_schedule", "save_certificate", "plot", "output")
 
 
@@ -100,6 +103,14 @@ def check_outputs(arguments: argparse.Namespace) -> None:
         from slackswap_opt.report.plots import check_plot_path
 
         check_plot_path(arguments.plot, overwrite=arguments.force)
+
+
+def parse_share(text: str, what: str) -> float:
+    """Return the share of 1, up to 1, that a percentage such as ``95%`` is."""
+    match = _PERCENTAGE.fullmatch(text.strip())
+    if match is None or Fraction(match[1]) > 100:
+        raise InputError(f"{what} must be a percentage from 0% to 100%, such as 95%, got {shown(text)}")
+    return float(Fraction(match[1]) / 100)
 
 
 def _spelled(option: str) -> str:

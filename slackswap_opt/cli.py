@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NoReturn
 
-from slackswap_opt import __version__, commands
+from slackswap_opt import __version__, commands, profiling
 from slackswap_opt.arguments import HEURISTICS
 from slackswap_opt.commands import CLOSED, INTERRUPTED, USAGE, Report
 from slackswap_opt.files import InputError
@@ -76,12 +76,19 @@ def parser() -> argparse.ArgumentParser:
     _add_plan(command("plan", commands.plan, "Plan a model into a budget and say what it costs.", _EXIT_CODES))
     _add_compare(command("compare", commands.compare_methods, "Put methods side by side.", _COMPARE_EXIT_CODES))
     _add_check(command("check", commands.check, "Judge a schedule and verify a certificate of a bound.", _CHECK_EXIT_CODES))
+    _add_profile(command("profile", profiling.profile, "Say where the memory of a step of your own goes.", _PROFILE_EPILOG))
     command("list", commands.list_choices, "List models with their parameters, hardware and methods.")
     return top
 
 
 _EXIT_CODES = "Exit codes: 0 fits, 1 proven infeasible, 2 bad input or usage, 3 nothing found though nothing is proven."
 _CHECK_EXIT_CODES = "Exit codes: 0 valid and proven, 2 otherwise, with the reason in one sentence."
+_PROFILE_EPILOG = (
+    "The function takes no arguments and runs one step, forward and backward; with () after its name it is called once, and "
+    "returns the step. With --largest batch it is called with a batch, an integer, and returns the step for it: it makes the "
+    "model and the inputs itself, which then take no memory, and the device is a100-40gb unless --hardware says otherwise. "
+    + _EXIT_CODES
+)
 _COMPARE_EXIT_CODES = (
     "The exit code is 0 if some method fits every model; otherwise it is that of 'plan' for a model that none fits."
 )
@@ -111,6 +118,16 @@ def _add_check(check: argparse.ArgumentParser) -> None:
     _add_model(check)
     check.add_argument("schedule", nargs="?", metavar="SCHEDULE", help="a schedule file, from anywhere")
     check.add_argument("--certificate", metavar="FILE", help="a certificate file: what its multipliers prove, without a solver")
+
+
+def _add_profile(profile: argparse.ArgumentParser) -> None:
+    profile.add_argument("target", metavar="MODULE:FUNCTION", help="package.module:function that runs forward and backward")
+    profile.add_argument("--budget", help="plan it too: 50%% of the unconstrained peak, 12GiB or 24GB")
+    profile.add_argument("--hardware", metavar="NAME", help="a device that need not be there: nothing is allocated or computed")
+    profile.add_argument("--largest", choices=["batch"], help="look for the largest batch that fits in the budget")
+    profile.add_argument("--retained", metavar="PERCENT", help="what the largest batch must keep of ideal throughput: 95%%")
+    profile.add_argument("--save-instance", metavar="FILE", help="write the instance as JSON, which all other commands read")
+    _add_plot_and_force(profile)
 
 
 def _add_model(parser: argparse.ArgumentParser, *, several: bool = False) -> None:

@@ -61,7 +61,7 @@ def plan(arguments: argparse.Namespace) -> Report:
     result = solve(
         instance, arguments.method, budget=arguments.budget, bound=bound, on_progress=_teller(instance.ideal), **options
     )
-    _save(result, arguments)
+    save(result, arguments)
     return _told(result)
 
 
@@ -94,20 +94,21 @@ def _teller(ideal: int) -> Callable[[Progress], None]:
     return tell
 
 
-def _save(result: Result, arguments: argparse.Namespace) -> None:
+def save(result: Result, arguments: argparse.Namespace) -> None:
     """Write what there is of the files that are asked for, and say what there is not."""
     if arguments.save_instance is not None:
         result.instance.save(arguments.save_instance, overwrite=arguments.force)
-    if arguments.save_certificate is not None:
+    if getattr(arguments, "save_certificate", None) is not None:
         if result.certificate is None:
             log.warning("no certificate was made; not written: %s", arguments.save_certificate)
         else:
             result.certificate.save(arguments.save_certificate, overwrite=arguments.force)
     if result.schedule is None:
-        if unwritten := [name for name in (arguments.save_schedule, arguments.plot) if name is not None]:
+        names = (getattr(arguments, "save_schedule", None), arguments.plot)
+        if unwritten := [name for name in names if name is not None]:
             log.warning("no schedule was found; not written: %s", ", ".join(unwritten))
         return
-    if arguments.save_schedule is not None:
+    if getattr(arguments, "save_schedule", None) is not None:
         result.schedule.save(arguments.save_schedule, overwrite=arguments.force)
     if arguments.plot is not None:
         from slackswap_opt.report.plots import plot as draw

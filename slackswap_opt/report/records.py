@@ -1,6 +1,7 @@
 """Results as plain data for JSON: the keys are the fields of `Result`."""
 
 import json
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from slackswap_opt.instance import Instance
@@ -9,6 +10,7 @@ from slackswap_opt.timeline import Timeline
 
 if TYPE_CHECKING:
     from slackswap_opt.formulations.certificate import Certificate
+    from slackswap_opt.runtime import Profile
 
 _SEQUENCES = ("start", "end", "resident", "memory")
 
@@ -48,6 +50,21 @@ def check_record(instance: Instance, timeline: Timeline | None, certificate: "Ce
     if certificate is not None:
         record["certificate"] = {"bound": certificate.bound, "fits": certificate.bound is not None}
     return record
+
+
+def profile_record(profile: "Profile") -> dict[str, Any]:
+    """Return what a profile found: times in ns, sizes in bytes, tensors by module and kind."""
+    instance = profile.instance
+    return {
+        "instance": instance_record(instance),
+        "device": profile.device,
+        "operations": len(instance.operations),
+        "tensors": len(instance.tensors),
+        "peak": instance.peak,
+        "floor": max(instance.floor, default=0),
+        "ideal": instance.ideal,
+        "memory": [asdict(row) for row in profile.memory_rows()],
+    }
 
 
 def instance_record(instance: Instance) -> dict[str, Any]:

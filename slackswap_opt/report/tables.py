@@ -16,7 +16,9 @@ from slackswap_opt.units import format_percent, format_size, format_time
 
 if TYPE_CHECKING:
     from slackswap_opt.formulations.certificate import Certificate
+    from slackswap_opt.runtime import MemoryRow, Profile
 
+_MOST_ROWS = 30
 _DECIDED = {"kept": Decision.KEEP, "swapped": Decision.SWAP, "recomputed": Decision.RECOMPUTE}
 
 
@@ -138,6 +140,44 @@ def compare_table(results: Sequence[Result]) -> Table:
     return table
 
 
+def profile_table(profile: "Profile", hardware: str | None) -> Table:
+    """Return what a profile found, a line a matter; `hardware` is what it was for, None where the step ran as it is."""
+    instance = profile.instance
+    where = f"on {profile.device}" if hardware is None else f"as on {hardware}, without data"
+    return _sheet(
+        instance.name,
+        [
+            ("profiled", f"{len(instance.operations)} operations and {len(instance.tensors)} tensors {where}"),
+            ("peak", exact_size(instance.peak)),
+            ("no plan below", f"{exact_size(max(instance.floor, default=0))}, the need of a single operation"),
+            ("step", f"{format_time(instance.ideal)} with unlimited memory"),
+        ],
+    )
+
+
+def memory_table(rows: "Sequence[MemoryRow]") -> Table:
+    """Return where the memory of a step goes, by module and kind, as many rows as a person looks at."""
+    columns = ["module", "kind", "tensors", "size", "at the peak", "recompute", "idle", "can be swapped", "recomputed"]
+    table = Table(*columns, "or why not", title="Where your memory goes", title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    for column in table.columns[2:9]:
+        column.justify = "right"
+        column.no_wrap = True
+    for row in rows[:_MOST_ROWS]:
+        sizes, times = map(format_size, (row.size, row.at_peak)), map(format_time, (row.recompute_time, row.idle_time))
+        able = (_part(part, row.size) for part in (row.movable, row.rebuildable))
+        table.add_row(row.path or "-", row.kind, str(row.tensors), *sizes, *times, *able, row.reason)
+    if left := rows[_MOST_ROWS:]:
+        table.caption_justify = "left"
+        table.caption = f"{len(left)} more rows, {format_size(sum(row.at_peak for row in left))} at the peak"
+    return table
+
+
+def _part(part: int, whole: int) -> str:
+    if part in (0, whole):
+        return "yes" if part else "no"
+    return format_size(part)
+
+
 def choice_table(title: str, columns: Iterable[str], rows: Iterable[Sequence[str]]) -> Table:
     """Return a titled list of things to choose from, their names in the first column."""
     table = Table(*columns, title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
@@ -164,7 +204,10 @@ def rendered(tables: Iterable[Table], *, encoding: str = "utf-8", terminal: bool
     console = Console(
         file=page, force_terminal=terminal, width=None if terminal else 160, markup=False, emoji=False, highlight=False
     )
-    for table in tables:
+    tables = list(tables)
+    for above, table in zip([None, *tables], tables, strict=False):
+        if above and above.box is None:
+            console.print()
         console.width = max(console.width, console.measure(table, options=console.options.update(width=1000)).minimum)
         console.print(table)
     page.seek(0)
