@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from itertools import accumulate
 
 import pytest
 import torch
@@ -12,7 +11,6 @@ from torch.nn import functional
 from slackswap_opt.runtime import Profile, profile
 from tests.runtime.cases import CASES
 from tests.runtime.meters import Reading, allocated, living, untouched_peak
-from tests.runtime.swapping import swapped
 
 
 def plain(model: nn.Module, run: Callable[[], object]) -> Callable[[], object]:
@@ -46,25 +44,6 @@ def check(model: nn.Module, step: Callable[[], object]) -> Profile:
 def test_cases(name: str) -> None:
     model, step = CASES[name].make()
     check(model, lambda: step(model, 1, nullcontext))
-
-
-def lives(result: Profile) -> list[Reading]:
-    """Return for each operation the bytes of what is alive where everything that autograd saves is swapped."""
-    change = [0] * (len(result.operations) + 1)
-    for tensor, facts in zip(result.instance.tensors, result.tensors, strict=True):
-        for start, end in facts.lives:
-            change[start] += tensor.size
-            change[end] -= tensor.size
-    return [Reading(facts.function, size) for facts, size in zip(result.operations, accumulate(change), strict=False)]
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_an_all_swapped_step_holds_what_the_lives_say(name: str) -> None:
-    model, step = CASES[name].make()
-    result = profile(lambda: step(model, 1, nullcontext), timed=False)
-    assert lives(result) == swapped(plain(model, lambda: step(model, 1, nullcontext)))
-    # The floor of every schedule: a tensor is back for the operation before its death in plain training too.
-    assert all(least >= reading.size for least, reading in zip(result.instance.floor, lives(result), strict=True))
 
 
 @pytest.mark.parametrize("name", ["dropout", "batch_norm", "large_head", "channels_last", "expanded_mask"])
