@@ -13,7 +13,7 @@ from slackswap_opt.runtime.profile import Profile
 from slackswap_opt.runtime.profiler import profile
 
 
-def find_step(target: str) -> Callable[[], Any]:
+def find_step(target: str) -> Callable[..., Any]:
     """Return the step that a name stands for.
 
     Parameters
