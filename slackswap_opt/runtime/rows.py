@@ -17,7 +17,7 @@ class MemoryRow:
     Attributes
     ----------
     path
-        Of the modules, with a star for every number in it: ``layers.*.attention``.
+        Of the modules, with a star for every part that is a number: ``layers.*.attention``.
     kind
         As of the instance's tensors.
     tensors
@@ -54,7 +54,7 @@ def memory_rows(
     """Return the tensors of a step by module and kind, those that weigh most at the peak first."""
     groups: dict[tuple[str, str], list[int]] = {}
     for i, (tensor, facts) in enumerate(zip(instance.tensors, tensors, strict=True)):
-        groups.setdefault((re.sub(r"\d+", "*", facts.path), tensor.kind), []).append(i)
+        groups.setdefault((re.sub(r"(?<![^.])\d+(?![^.])", "*", facts.path), tensor.kind), []).append(i)
     clock = [0, *accumulate(operation.duration for operation in instance.operations)]
     longest = [_longest_stretch(accesses, clock) for accesses in instance.accesses]
     memory = instance.keep_all_memory

@@ -48,5 +48,10 @@ def test_what_can_neither_move_nor_be_rebuilt_has_its_reason() -> None:
     assert memory_rows(instance, TENSORS, OPERATIONS)[0].reason == "the host reads its data"
 
 
+def test_numbers_in_names_stay() -> None:
+    named = tuple(tensor(t, path) for t, path in enumerate(("Gpt2", "layers.3.norm_1", "layers.12.norm_1", "")))
+    assert {row.path for row in memory_rows(INSTANCE, named, OPERATIONS)} == {"Gpt2", "layers.*.norm_1", ""}
+
+
 def test_a_step_without_operations_has_no_rows() -> None:
     assert memory_rows(Instance("empty", (), (), Link(1, 1)), (), ()) == ()
