@@ -7,16 +7,23 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from slackswap_opt import hardware, instances
 from slackswap_opt.files import InputError, check_target, shown
 from slackswap_opt.instance import Instance
+from slackswap_opt.units import parse_bandwidth, parse_budget
+
+T = TypeVar("T")
 
 HEURISTICS = ("greedy", "keep-all", "recompute-all", "first-blocks", "swap-all", "recompute-only", "swap-only")
 """The methods that run no solver, so that none of a solver's options has an effect on them."""
 
 _PERCENTAGE = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)\s*%", re.ASCII)
+_RANGE = re.compile(
+    r"([0-9]{1,9}(?:\.[0-9]{1,9})?)%\s*\.\.\s*([0-9]{1,9}(?:\.[0-9]{1,9})?)%(?::([0-9]{1,9}(?:\.[0-9]{1,9})?)%?)?"
+)
+_MOST_POINTS = 1000
 _OUTPUTS = ("save_instance", "save_schedule", "save_certificate", "plot", "output")
 
 
@@ -111,6 +118,41 @@ def parse_share(text: str, what: str) -> float:
     if match is None or Fraction(match[1]) > 100:
         raise InputError(f"{what} must be a percentage from 0% to 100%, such as 95%, got {shown(text)}")
     return float(Fraction(match[1]) / 100)
+
+
+def parse_sweep(text: str) -> tuple[str, ...]:
+    """Return the budgets that ``20%..100%`` (steps of ten points), ``20%..100%:5`` or a list with commas names."""
+    if ".." not in text:
+        budgets = tuple(part.strip() for part in text.split(","))
+        for budget in budgets:
+            parse_budget(budget, 1)
+        return _once(budgets, "--sweep")
+    match = _RANGE.fullmatch(text.strip())
+    if match is None:
+        raise InputError(f"--sweep must be a range such as 20%..100% or 20%..100%:5, or a list of budgets, got {shown(text)}")
+    first, last, step = Fraction(match[1]), Fraction(match[2]), Fraction(match[3] or 10)
+    if not first or last < first:
+        raise InputError(f"--sweep must go up, from more than 0%, got {shown(text)}")
+    if not step or (last - first) / step >= _MOST_POINTS:
+        raise InputError(f"--sweep must have steps that make at most {_MOST_POINTS} budgets, got {shown(text)}")
+    return tuple(f"{float(first + n * step):.10g}%" for n in range(int((last - first) / step) + 1))
+
+
+def parse_bandwidths(text: str) -> tuple[int, ...]:
+    """Return the bytes per second that ``8GB/s..64GB/s`` (doubling) or a list with commas names."""
+    if ".." not in text:
+        return _once(tuple(parse_bandwidth(part.strip()) for part in text.split(",")), "--bandwidth")
+    first, last = (parse_bandwidth(end) for end in text.split("..", 1))
+    if last < first:
+        raise InputError(f"--bandwidth must go up, got {shown(text)}")
+    return tuple(first << n for n in range((last // first).bit_length()))
+
+
+def _once(values: tuple[T, ...], option: str) -> tuple[T, ...]:
+    for position, value in enumerate(values):
+        if value in values[:position]:
+            raise InputError(f"{option} names {shown(value)} twice")
+    return values
 
 
 def _spelled(option: str) -> str:

@@ -90,7 +90,7 @@ _PROFILE_EPILOG = (
     + _EXIT_CODES
 )
 _COMPARE_EXIT_CODES = (
-    "The exit code is 0 if some method fits every model; otherwise it is that of 'plan' for a model that none fits."
+    "The exit code is 0 if some method fits every model at every budget; otherwise it is that of 'plan' where none fits."
 )
 
 
@@ -112,6 +112,10 @@ def _add_plan(plan: argparse.ArgumentParser) -> None:
 def _add_compare(compare: argparse.ArgumentParser) -> None:
     _add_model(compare, several=True)
     compare.add_argument("--methods", default=",".join(HEURISTICS), help="names with commas between (default: %(default)s)")
+    compare.add_argument("--sweep", metavar="RANGE", help="budgets: 20%%..100%% by tens, 20%%..100%%:5 by fives, or a list")
+    compare.add_argument("--bandwidth", metavar="RANGE", help="of the link each way: 8GB/s..64GB/s, doubling, or a list")
+    compare.add_argument("--bound", action="store_true", help="prove how far each is from the best plan: a column 'gap'")
+    compare.add_argument("--time-limit", type=float, metavar="SECONDS", help="when each solver stops with what it has")
 
 
 def _add_check(check: argparse.ArgumentParser) -> None:

@@ -7,13 +7,14 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from slackswap_opt import hardware, instances
-from slackswap_opt.arguments import check_outputs, choose, load_model, solver_options
+from slackswap_opt.arguments import check_outputs, choose, load_model, parse_bandwidths, parse_sweep, solver_options
 from slackswap_opt.files import LARGEST, InputError, shown
 from slackswap_opt.instance import Instance
 from slackswap_opt.result import Progress, Result, Status
 from slackswap_opt.schedule import Schedule
 from slackswap_opt.simulate import ScheduleError, simulate
-from slackswap_opt.solve import METHODS, compare, solve
+from slackswap_opt.solve import METHODS, solve
+from slackswap_opt.sweep import sweep
 from slackswap_opt.timeline import Timeline
 from slackswap_opt.units import format_bandwidth, parse_budget
 
@@ -117,15 +118,25 @@ def save(result: Result, arguments: argparse.Namespace) -> None:
 
 
 def compare_methods(arguments: argparse.Namespace) -> Report:
-    """Put methods side by side, on each of several models."""
+    """Put methods side by side, on each of several models, budgets and bandwidths."""
     methods = [method.strip() for method in arguments.methods.split(",")]
     for position, method in enumerate(methods):
         choose("method", method, METHODS)
         if method in methods[:position]:
             raise InputError(f"--methods names {shown(method)} twice")
+    options = solver_options(arguments, methods, ("time_limit",), bound=arguments.bound)
+    if arguments.sweep is not None and arguments.budget is not None:
+        raise InputError("--sweep sets the budgets, so that --budget has no effect beside it")
+    budgets = (arguments.budget,) if arguments.sweep is None else parse_sweep(arguments.sweep)
+    bandwidths = (None,) if arguments.bandwidth is None else parse_bandwidths(arguments.bandwidth)
     loaded = [load_model(model, arguments) for model in arguments.model]
-    found = [compare(instance, methods, budget=arguments.budget) for instance in loaded]
-    results = [result for of_model in found for result in of_model]
+    from slackswap_opt.report.bar import bar
+
+    with bar("planning") as on_done:
+        results = sweep(
+            loaded, methods, budgets=budgets, bandwidths=bandwidths, bound=arguments.bound, on_done=on_done, **options
+        )
+    points = [results[n : n + len(methods)] for n in range(0, len(results), len(methods))]
 
     def record() -> object:
         from slackswap_opt.report.records import result_record
@@ -137,7 +148,7 @@ def compare_methods(arguments: argparse.Namespace) -> Report:
 
         return [compare_table(results)]
 
-    return Report(max(map(exit_code, found)), record, tables)
+    return Report(max(map(exit_code, points)), record, tables)
 
 
 def check(arguments: argparse.Namespace) -> Report:

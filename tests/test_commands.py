@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from slackswap_opt import commands
-from slackswap_opt.arguments import HEURISTICS
+from slackswap_opt.arguments import HEURISTICS, parse_bandwidths, parse_sweep
 from slackswap_opt.formulations.certificate import Certificate, lower_bound, verify
+from slackswap_opt.report.bar import bar
 from slackswap_opt.result import Progress, Result
 from slackswap_opt.solve import METHODS
 from slackswap_opt.solve import solve as real_solve
@@ -183,3 +184,89 @@ def test_check_refuses_what_is_not_proven(
 def test_a_certificate_is_for_one_budget(step: str, certificate: str, capsys: pytest.CaptureFixture[str]) -> None:
     sentence = refused(capsys, "check", step, "--certificate", certificate, "--budget", "100%")
     assert "budget 200, not 300" in sentence
+
+
+def test_compare_sweeps_budgets_over_bandwidths(step: str, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ("compare", step, "--methods", "greedy,keep-all", "--sweep", "70%..100%:15", "--bandwidth", "1GB/s..2GB/s")
+    assert run(*command, "--bound", "--json") == 0
+    out, err = capsys.readouterr()
+    found = [
+        (record["instance"]["link"]["prefetch_bandwidth"], record["instance"]["budget"], record["method"], record["makespan"])
+        for record in json.loads(out)
+    ]
+    # As by hand in the example: the copy back delays by 100 ns at 1 GB/s, 50 at 2 GB/s.
+    assert found == [
+        (rate, budget, method, makespan)
+        for rate, slow in ((10**9, 1200), (2 * 10**9, 1150))
+        for budget, times in ((210, (slow, None)), (255, (slow, None)), (300, (1100, 1100)))
+        for method, makespan in zip(("greedy", "keep-all"), times, strict=True)
+    ]
+    assert err == ""
+    assert run(*command, "--bound") == 0
+    head = capsys.readouterr().out.split()
+    assert {"link", "gap"} <= set(head)
+    assert run("compare", step, "--methods", "greedy") == 0
+    head = capsys.readouterr().out.split()
+    assert {"link", "gap"}.isdisjoint(head)
+
+
+def test_compare_fails_where_no_method_fits_one_of_the_budgets(step: str) -> None:
+    assert run("compare", step, "--methods", "greedy,keep-all", "--sweep", "60%,100%") == 1
+    assert run("compare", step, "--methods", "keep-all", "--sweep", "90%,100%") == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "budgets"),
+    [
+        ("20%..100%", [f"{n}%" for n in range(20, 101, 10)]),
+        ("20%..37%:5", ["20%", "25%", "30%", "35%"]),
+        ("0.5%..1.5%:0.5%", ["0.5%", "1%", "1.5%"]),
+        ("50%..50%", ["50%"]),
+        ("12GiB, 50%", ["12GiB", "50%"]),
+    ],
+)
+def test_sweeps_are_ranges_or_lists(text: str, budgets: list[str]) -> None:
+    assert list(parse_sweep(text)) == budgets
+
+
+@pytest.mark.parametrize(
+    ("text", "rates"),
+    [("8GB/s..64GB/s", [8, 16, 32, 64]), ("8GB/s..63GB/s", [8, 16, 32]), ("25GB/s,450GB/s", [25, 450]), ("9GB/s", [9])],
+)
+def test_bandwidths_are_ranges_or_lists(text: str, rates: list[int]) -> None:
+    assert list(parse_bandwidths(text)) == [rate * 10**9 for rate in rates]
+
+
+@pytest.mark.parametrize(
+    ("options", "reasons"),
+    [
+        (("--sweep", "50%..90%", "--budget", "50%"), ["--sweep sets the budgets", "--budget"]),
+        (("--sweep", "90%..50%"), ["--sweep must go up"]),
+        (("--sweep", "0%..50%"), ["--sweep must go up, from more than 0%"]),
+        (("--sweep", "1GB..2GB"), ["--sweep must be a range such as 20%..100%"]),
+        (("--sweep", "20%..90%:0"), ["--sweep must have steps"]),
+        (("--sweep", "20%..90%:0.001"), ["at most 1000 budgets"]),
+        (("--sweep", "20,30"), ["budget needs a unit", "'20'"]),
+        (("--sweep", "20%,20%"), ["--sweep names '20%' twice"]),
+        (("--bandwidth", "8..64"), ["bandwidth needs a unit"]),
+        (("--bandwidth", "64GB/s..8GB/s"), ["--bandwidth must go up"]),
+        (("--bandwidth", "8GB/s,8GB/s"), ["--bandwidth names 8000000000 twice"]),
+        (("--time-limit", "3"), ["--time-limit has no effect on greedy, keep-all", "without --bound"]),
+    ],
+)
+def test_compare_refuses_options_by_name(
+    step: str, options: tuple[str, ...], reasons: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    sentence = refused(capsys, "compare", step, *options)
+    for reason in reasons:
+        assert reason in sentence
+
+
+def test_a_bar_shows_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")  # What rich takes for a terminal.
+    with bar("planning") as on_done:
+        on_done(3, 4)
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "planning" in err
+    assert "3/4" in err

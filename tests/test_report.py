@@ -81,7 +81,8 @@ def test_a_record_has_the_fields_of_a_result_and_is_json(of: Result) -> None:
 def test_a_record_holds_a_schedule_file() -> None:
     record = result_record(SWAPPED)
     assert Schedule.from_json(json.dumps(record["schedule"])) == SWAP
-    assert record["instance"] == {"name": "step", "fingerprint": STEP.fingerprint, "budget": 200}
+    link = {"offload_bandwidth": 10**9, "prefetch_bandwidth": 10**9, "latency": 0, "duplex": True}
+    assert record["instance"] == {"name": "step", "fingerprint": STEP.fingerprint, "budget": 200, "link": link}
     assert record["plan"] == {"intervals": ["swap"], "tails": ["discard"] * 3}
     assert record["timeline"]["prefetch_stall"] == 100
     assert (record["makespan"], record["ideal"], record["peak"], record["gap"]) == (1200, 1100, 200, None)

@@ -68,8 +68,9 @@ def profile_record(profile: "Profile") -> dict[str, Any]:
 
 
 def instance_record(instance: Instance) -> dict[str, Any]:
-    """Return what tells an instance from others: its name, fingerprint and budget in bytes."""
-    return {"name": instance.name, "fingerprint": instance.fingerprint, "budget": instance.budget}
+    """Return what tells an instance from others: its name, fingerprint, budget in bytes, and link."""
+    link = asdict(instance.link)
+    return {"name": instance.name, "fingerprint": instance.fingerprint, "budget": instance.budget, "link": link}
 
 
 def timeline_record(timeline: Timeline) -> dict[str, int]:

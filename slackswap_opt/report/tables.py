@@ -8,11 +8,11 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from slackswap_opt.instance import Instance
+from slackswap_opt.instance import Instance, Link
 from slackswap_opt.plan import Decision
 from slackswap_opt.result import Result
 from slackswap_opt.timeline import Timeline
-from slackswap_opt.units import format_percent, format_size, format_time
+from slackswap_opt.units import format_bandwidth, format_percent, format_size, format_time
 
 if TYPE_CHECKING:
     from slackswap_opt.formulations.certificate import Certificate
@@ -120,24 +120,33 @@ def decided(result: Result, decision: Decision) -> str:
 
 
 def compare_table(results: Sequence[Result]) -> Table:
-    """Return results side by side, a line each, in the order given."""
+    """Return results side by side, a line each, in the order given; links where they differ, gaps where there are any."""
     gaps = any(result.gap is not None for result in results)
-    columns = ["model", "method", "status", "retained", "makespan", "peak", "budget", "stalls", "recompute", "moved"]
-    table = Table(*columns, *(["gap"] if gaps else []), "planned in", box=SIMPLE_HEAD, pad_edge=False)
+    links = len({result.instance.link for result in results}) > 1
+    columns = ["model", "method", "status", "retained", "makespan", "peak", "budget", *(["link"] if links else [])]
+    columns += ["stalls", "recompute", "moved", *(["gap"] if gaps else []), "planned in"]
+    table = Table(*columns, box=SIMPLE_HEAD, pad_edge=False)
     for column in table.columns[3:]:
         column.justify = "right"
     for column in table.columns:
         column.no_wrap = True
     for result in results:
-        budget = result.instance.budget
-        cells = [result.instance.name, result.method, result.status.value, *_cost(result)]
-        cells.insert(6, "none" if budget is None else format_size(budget))
+        budget, cost = result.instance.budget, _cost(result)
+        cells = [result.instance.name, result.method, result.status.value, *cost[:3]]
+        cells.append("none" if budget is None else format_size(budget))
+        cells += [_bandwidths(result.instance.link)] if links else []
+        cells += cost[3:]
         if gaps:
             cells.append("-" if result.gap is None else format_percent(result.gap))
         table.add_row(*cells, format_time(result.runtime))
     table.caption_justify = "left"
     table.caption = "\n".join(f"{result.instance.name}: {result.message}" for result in results if result.message)
     return table
+
+
+def _bandwidths(link: Link) -> str:
+    out, back = map(format_bandwidth, (link.offload_bandwidth, link.prefetch_bandwidth))
+    return out if out == back else f"{out} out, {back} back"
 
 
 def profile_table(profile: "Profile", hardware: str | None) -> Table:
