@@ -1,0 +1,307 @@
+"""Drafts of plans: the idle intervals that are to be decided, as arrays, and what some decisions cost and leave over budget."""
+
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slackswap_opt.instance import Instance
+from slackswap_opt.place import Placement, PlacementError, place_and_judge
+from slackswap_opt.plan import Decision, Plan
+
+Integers = NDArray[np.int64]
+
+CLOSURE_LIMIT = 500
+"""Operations in a closure beyond which recomputation is not considered: keeps the method near-linear on long dead chains."""
+
+KEEP, SWAP, RECOMPUTE = range(3)
+DECISIONS = (Decision.KEEP, Decision.SWAP, Decision.RECOMPUTE)
+
+
+class NoPlanError(Exception):
+    """No plan was found that fits: its message says at which operation, and by how much."""
+
+
+@dataclass(slots=True)
+class Draft:
+    """Decisions so far: for each candidate, with the operations that are re-run and when.
+
+    Attributes
+    ----------
+    decisions
+        KEEP, SWAP or RECOMPUTE for each candidate.
+    reruns
+        The operations run again.
+    rho
+        For each operation the nanoseconds of re-runs just before it.
+    pressure
+        For each operation bytes beyond what the intervals tell, learnt from placements that did not fit.
+    """
+
+    decisions: NDArray[np.int8]
+    reruns: set[int]
+    rho: Integers
+    pressure: Integers
+
+    def copy(self) -> "Draft":
+        """Return a draft of its own with the same decisions."""
+        return Draft(self.decisions.copy(), set(self.reruns), self.rho.copy(), self.pressure.copy())
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A plan with its placement."""
+
+    plan: Plan
+    placement: Placement
+
+    @property
+    def makespan(self) -> int:
+        """Nanoseconds of the step under the plan."""
+        return self.placement.timeline.makespan
+
+
+class SlackSwap:
+    """The candidates of an instance, as arrays, and the drafts that swap and recompute them."""
+
+    def __init__(self, instance: Instance, *, swap: bool, recompute: bool) -> None:
+        self.instance = instance
+        self.budget = instance.budget if instance.budget is not None else instance.peak
+        self.memory = np.array(instance.keep_all_memory, dtype=np.int64)
+        self.durations = np.array([operation.duration for operation in instance.operations], dtype=np.int64)
+        over = np.concatenate(([0], np.cumsum(self.memory > self.budget)))
+        self.numbers = [
+            g
+            for g, (tensor, start, end) in enumerate(instance.idle_intervals)
+            if over[end] > over[start + 1] and instance.tensors[tensor].size > 0
+        ]
+        chosen = [instance.idle_intervals[g] for g in self.numbers]
+        self.tensor = np.array([interval.tensor for interval in chosen], dtype=np.int64)
+        self.start = np.array([interval.start for interval in chosen], dtype=np.int64)
+        self.end = np.array([interval.end for interval in chosen], dtype=np.int64)
+        self.size = np.array([instance.tensors[interval.tensor].size for interval in chosen], dtype=np.int64)
+        self.produced = np.array([instance.writers[interval.tensor][0] for interval in chosen], dtype=np.int64)
+        self.can_swap = np.array([swap and instance.tensors[interval.tensor].swappable for interval in chosen], dtype=bool)
+        self.closures: dict[int, frozenset[int]] = {}
+        """For each candidate that can be recomputed, the operations to run again."""
+        for c, interval in enumerate(chosen):
+            if recompute and instance.can_recompute(interval):
+                closure = _closure(instance, interval.tensor, interval.end)
+                if closure is not None:
+                    self.closures[c] = closure
+        self.out_work = np.array([instance.link.offload_time(int(m)) for m in self.size], dtype=np.float64)
+        self.in_work = np.array([instance.link.prefetch_time(int(m)) for m in self.size], dtype=np.float64)
+        self.small = self.out_work <= 2.0 * instance.link.latency
+        """Whether a copy takes longer to start than to move: such tensors are swapped last."""
+        self.using: dict[int, list[int]] = {}
+        for c, closure in self.closures.items():
+            for t in closure:
+                self.using.setdefault(t, []).append(c)
+
+    def fresh(self) -> Draft:
+        """Return the draft that keeps everything."""
+        operations = len(self.durations)
+        zeros = np.zeros(operations, dtype=np.int64)
+        return Draft(np.zeros(len(self.numbers), dtype=np.int8), set(), zeros, zeros.copy())
+
+    def covering(self, draft: Draft, t: int) -> Integers:
+        """Return the kept candidates through whose idle interval operation `t` runs, first produced first, small ones last."""
+        inside = np.flatnonzero((self.start < t) & (t < self.end) & (draft.decisions == KEEP))
+        return inside[np.lexsort((self.tensor[inside], self.produced[inside], self.small[inside]))]
+
+    def recompute_order(self, draft: Draft, among: Integers) -> list[tuple[int, int]]:
+        """Return (candidate, nanoseconds it adds) by nanoseconds a byte, each given that those before it are recomputed.
+
+        The cost of a closure falls when a candidate that shares operations with it is taken: a heap with stale entries.
+        """
+        durations = self.durations
+        cost = {
+            c: sum(int(durations[t]) for t in self.closures[c] if t not in draft.reruns)
+            for c in among.tolist()
+            if c in self.closures
+        }
+        heap = [self._key(c, nanoseconds) for c, nanoseconds in cost.items()]
+        heapify(heap)
+        rerun, order = set(draft.reruns), []
+        while heap:
+            *_, c, nanoseconds = heappop(heap)
+            if cost.get(c) != nanoseconds:
+                continue
+            order.append((c, nanoseconds))
+            del cost[c]
+            for t in self.closures[c]:
+                if t not in rerun:
+                    rerun.add(t)
+                    for other in self.using[t]:
+                        if other in cost:
+                            cost[other] -= int(durations[t])
+                            heappush(heap, self._key(other, cost[other]))
+        return order
+
+    def _key(self, c: int, nanoseconds: int) -> tuple[float, int, int, int]:
+        return nanoseconds / int(self.size[c]), -int(self.produced[c]), c, nanoseconds
+
+    def recompute(self, draft: Draft, c: int) -> None:
+        """Decide RECOMPUTE for candidate `c`."""
+        draft.decisions[c] = RECOMPUTE
+        new = self.closures[c] - draft.reruns
+        draft.reruns |= new
+        draft.rho[self.end[c]] += sum(int(self.durations[t]) for t in new)
+
+    def left(self, draft: Draft) -> Integers:
+        """Return for each operation the bytes on the device, copies under way left out."""
+        change = np.zeros(len(self.durations) + 1, dtype=np.int64)
+        gone = draft.decisions != KEEP
+        np.add.at(change, self.start[gone] + 1, -self.size[gone])
+        np.add.at(change, self.end[gone], self.size[gone])
+        return self.memory + draft.pressure + np.cumsum(change[:-1])
+
+    def estimate(self, draft: Draft) -> float:
+        """Return the estimated overhead in nanoseconds: re-runs, and the stall that the fullest moment asks for."""
+        swapped = np.flatnonzero(draft.decisions == SWAP)
+        held = self.left(draft).astype(np.float64)
+        if swapped.size:
+            held += self.queued(draft, swapped) + self.early(draft, swapped)
+        link = self.instance.link
+        return float(draft.rho.sum()) + max(0.0, float(held.max()) - self.budget) * 1e9 / min(
+            link.offload_bandwidth, link.prefetch_bandwidth
+        )
+
+    def queued(self, draft: Draft, swapped: Integers) -> NDArray[np.float64]:
+        """Return for each operation the bytes past their last use that wait for the offload lane, first in, first out."""
+        time = np.cumsum(self.durations + draft.rho) - self.durations
+        arriving = _binned(self.produced[swapped] + 1, self.out_work[swapped], len(time))
+        backlog = _backlog(arriving, time.astype(np.float64))
+        served = np.cumsum(arriving) - backlog
+        opened = np.cumsum(_binned(self.start[swapped] + 1, self.out_work[swapped], len(time)))
+        share = float(self.size[swapped].sum()) / float(self.out_work[swapped].sum())
+        return np.maximum(0.0, opened - served) * share
+
+    def early(self, draft: Draft, swapped: Integers) -> NDArray[np.float64]:
+        """Return for each operation the bytes that must be back by its end for later ones, earliest deadline first."""
+        ends = np.cumsum(self.durations + draft.rho)
+        wanted = _binned(self.end[swapped], self.in_work[swapped], len(ends))[::-1]
+        from_end = (float(ends[-1]) - (ends - self.durations)).astype(np.float64)[::-1]
+        backlog = _backlog(wanted, from_end)[::-1]
+        share = float(self.size[swapped].sum()) / float(self.in_work[swapped].sum())
+        return np.append(backlog[1:], 0.0) * share
+
+    def complete(self, draft: Draft) -> None:
+        """See to every operation that is still over budget, the worst first, by swaps or by re-runs as estimated.
+
+        Raises
+        ------
+        NoPlanError
+            If an operation stays over budget with nothing left to decide.
+        """
+        while True:
+            left = self.left(draft)
+            excess = int(left.max(initial=0)) - self.budget
+            if excess <= 0:
+                return
+            worst = int(np.argmax(left))
+            among = self.covering(draft, worst)
+            options = [self.relieved(draft, among, excess, swap_first) for swap_first in (True, False)]
+            best = min((option for option in options if option is not None), key=self.estimate, default=None)
+            if best is None:
+                name = self.instance.operations[worst].name
+                raise NoPlanError(
+                    f"operation '{name}' is {excess} bytes over the budget of {self.budget}, and nothing more can leave"
+                )
+            draft.decisions, draft.reruns, draft.rho = best.decisions, best.reruns, best.rho
+
+    def relieved(self, draft: Draft, among: Integers, excess: int, swap_first: bool) -> Draft | None:
+        """Return `draft` with `excess` more bytes gone from what `among` holds, or None if that is not possible."""
+        option = draft.copy()
+        for swap in (swap_first, not swap_first):
+            if excess <= 0:
+                break
+            if swap:
+                for c in among[self.can_swap[among]].tolist():
+                    if excess > 0 and option.decisions[c] == KEEP:
+                        option.decisions[c] = SWAP
+                        excess -= int(self.size[c])
+            else:
+                kept = among[option.decisions[among] == KEEP]
+                for c, _ in self.recompute_order(option, kept):
+                    if excess > 0:
+                        self.recompute(option, c)
+                        excess -= int(self.size[c])
+        return option if excess <= 0 else None
+
+    def may(self, c: int, decision: int) -> bool:
+        """Whether candidate `c` may be decided so."""
+        return bool(self.can_swap[c]) if decision == SWAP else c in self.closures or decision == KEEP
+
+    def drafted(self, plan: Plan) -> Draft:
+        """Return the draft that a plan stands for."""
+        draft = self.fresh()
+        for c, g in enumerate(self.numbers):
+            if plan.intervals[g] is Decision.SWAP:
+                draft.decisions[c] = SWAP
+            elif plan.intervals[g] is Decision.RECOMPUTE:
+                self.recompute(draft, c)
+        return draft
+
+    def better(self, found: Found, plan: Plan) -> Found:
+        """Return the shorter of `found` and the placement of `plan`, if that fits."""
+        try:
+            return min(found, Found(plan, place_and_judge(self.instance, plan)), key=lambda candidate: candidate.makespan)
+        except PlacementError:
+            return found
+
+    def plan(self, draft: Draft) -> Plan:
+        """Return the plan that a draft stands for."""
+        decisions = [DECISIONS[decision] for decision in draft.decisions.tolist()]
+        return Plan.keep_all(self.instance).with_intervals(dict(zip(self.numbers, decisions, strict=True)))
+
+    def placed(self, draft: Draft) -> Found:
+        """Place a draft; where re-runs need more than the budget has, decide more around them and try again.
+
+        Raises
+        ------
+        NoPlanError
+            If nothing more can leave there, or the host has no room.
+        """
+        while True:
+            self.complete(draft)
+            plan = self.plan(draft)
+            try:
+                return Found(plan, place_and_judge(self.instance, plan))
+            except PlacementError as error:
+                if error.excess <= 0:
+                    raise NoPlanError(str(error)) from None
+                draft.pressure[error.operation] += error.excess
+
+
+def _binned(positions: Integers, work: NDArray[np.float64], length: int) -> NDArray[np.float64]:
+    """Return the sum of `work` at each position below `length`."""
+    return np.bincount(positions, weights=work, minlength=length)[:length].astype(np.float64)
+
+
+def _backlog(arriving: NDArray[np.float64], time: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return a single server's backlog just after the arrivals at each of the rising times `time`, in units of time."""
+    free = np.cumsum(arriving) - time
+    return free - np.minimum.accumulate(free - arriving)
+
+
+def _closure(instance: Instance, tensor: int, end: int) -> frozenset[int] | None:
+    """Return the operations to run again for `tensor` just before operation `end`, if what is alive there is on the device.
+
+    Operands whose life has ended by then are rebuilt too. None if one of them cannot be, or there are more than CLOSURE_LIMIT.
+    """
+    accesses, operations, writers, rebuildable = instance.accesses, instance.operations, instance.writers, instance.rebuildable
+    closure: set[int] = set()
+    wanted = [tensor]
+    while wanted:
+        i = wanted.pop()
+        if not rebuildable[i] or len(closure) > CLOSURE_LIMIT:
+            return None
+        for t in writers[i]:
+            if t not in closure:
+                closure.add(t)
+                for j in operations[t].reads:
+                    if accesses[j][-1] < end and j != i:
+                        wanted.append(j)
+    return frozenset(closure)
