@@ -54,8 +54,23 @@ def _greedy(*, swap: bool = True, recompute: bool = True) -> Callable[[Instance,
     return answer
 
 
+def _exact(name: str) -> Callable[[Instance, Options], Answer]:
+    def answer(instance: Instance, options: Options) -> Answer:
+        from slackswap_opt import exact
+
+        methods = {"cbc": exact.cbc, "highs": exact.highs, "milp": exact.milp}
+        return methods[name](instance, options)
+
+    return answer
+
+
 _METHODS = {
     "greedy": _Method("SlackSwap: swap what the slack hides, recompute the cheap rest", _greedy(), chooses=True),
+    "cbc": _Method("the slack formulation by CBC, which comes with PuLP", _exact("cbc"), chooses=True),
+    "highs": _Method("the slack formulation by HiGHS, through PuLP", _exact("highs"), chooses=True),
+    "milp": _Method(
+        "the slack formulation by a solver of your choice that PuLP lists", _exact("milp"), chooses=True, takes_solver=True
+    ),
     "keep-all": _Method("keep every tensor: the ideal step, if it fits", _baseline(baselines.keep_all)),
     "recompute-all": _Method("recompute each block from its input", _baseline(baselines.recompute_all)),
     "first-blocks": _Method("recompute only as many blocks as needed, the first ones", _baseline(baselines.first_blocks)),
@@ -134,6 +149,8 @@ def solve(
 
 def compare(instance: Instance, methods: Iterable[str], *, budget: int | str | None = None) -> tuple[Result, ...]:
     """Return the results of several methods on one instance, in their order; parameters are those of `solve`."""
+    if isinstance(methods, str):
+        raise InputError(f"'methods' must be a sequence of names, got {shown(methods)}")
     methods = tuple(methods)
     for method in methods:
         _chosen(method)
@@ -178,6 +195,8 @@ def _is_number(value: object) -> bool:
 
 
 def _budgeted(instance: Instance, budget: int | str | None) -> Instance:
+    if not isinstance(instance, Instance):
+        raise InputError(f"'instance' must be an Instance, such as load('gpt2-xl') returns, got {shown(instance)}")
     if budget is None:
         return instance
     return instance.with_budget(parse_budget(budget, instance.peak) if isinstance(budget, str) else budget)
