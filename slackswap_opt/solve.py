@@ -66,17 +66,17 @@ def _exact(name: str) -> Callable[[Instance, Options], Answer]:
 
 _METHODS = {
     "greedy": _Method("SlackSwap: swap what the slack hides, recompute the cheap rest", _greedy(), chooses=True),
-    "cbc": _Method("the slack formulation by CBC, which comes with PuLP", _exact("cbc"), chooses=True),
-    "highs": _Method("the slack formulation by HiGHS, through PuLP", _exact("highs"), chooses=True),
-    "milp": _Method(
-        "the slack formulation by a solver of your choice that PuLP lists", _exact("milp"), chooses=True, takes_solver=True
-    ),
     "keep-all": _Method("keep every tensor: the ideal step, if it fits", _baseline(baselines.keep_all)),
     "recompute-all": _Method("recompute each block from its input", _baseline(baselines.recompute_all)),
     "first-blocks": _Method("recompute only as many blocks as needed, the first ones", _baseline(baselines.first_blocks)),
     "swap-all": _Method("swap everything that can be, overlapped", _baseline(baselines.swap_all)),
     "recompute-only": _Method("greedy without swaps", _greedy(swap=False)),
     "swap-only": _Method("greedy without recomputation", _greedy(recompute=False)),
+    "cbc": _Method("the slack formulation by CBC, which comes with PuLP", _exact("cbc"), chooses=True),
+    "highs": _Method("the slack formulation by HiGHS, through PuLP", _exact("highs"), chooses=True),
+    "milp": _Method(
+        "the slack formulation by a solver of your choice that PuLP lists", _exact("milp"), chooses=True, takes_solver=True
+    ),
 }
 
 METHODS = {name: method.meaning for name, method in _METHODS.items()}

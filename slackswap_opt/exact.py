@@ -1,0 +1,182 @@
+"""Methods that hand the slack formulation to an exact solver, and place what it finds.
+
+The model counts in coarse units, sizes rounded up and the budget down, so that its numbers suit solvers that reckon in floating
+point. It is loose elsewhere: copies may split, for example. So a solver's verdicts and numbers are about the model; those of a
+result are the judge's. The solver starts from greedy's plan, which is returned if the solver's is longer, with a word on why.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from slackswap_opt.drafts import Found, NoPlanError
+from slackswap_opt.formulations.rounding import Rounding, Units
+from slackswap_opt.formulations.slack import SlackModel
+from slackswap_opt.formulations.solved import Limits, Outcome, Solved
+from slackswap_opt.greedy import greedy
+from slackswap_opt.improve import Effort, improved, settled
+from slackswap_opt.instance import Instance
+from slackswap_opt.result import Answer, Options, Progress
+from slackswap_opt.units import format_time
+
+PLACING = 0.1
+"""The share of the time limit that is kept for placing what the solver finds."""
+
+Start = tuple[int, ...] | None
+Solve = Callable[[SlackModel, Limits, Start], Solved]
+"""Solves a model within limits from values of all its columns, or from none."""
+
+
+def cbc(instance: Instance, options: Options) -> Answer:
+    """Solve by CBC, which comes with PuLP."""
+    return _through_pulp(instance, options, "cbc")
+
+
+def highs(instance: Instance, options: Options) -> Answer:
+    """Solve by HiGHS through PuLP."""
+    return _through_pulp(instance, options, "highs")
+
+
+def milp(instance: Instance, options: Options) -> Answer:
+    """Solve by the solver named in the options, any that PuLP lists; by default CBC."""
+    return _through_pulp(instance, options, options.solver)
+
+
+def _through_pulp(instance: Instance, options: Options, solver: str | None) -> Answer:
+    from slackswap_opt.formulations import milp
+
+    name = milp.solver_name(solver)
+
+    def solve(model: SlackModel, limits: Limits, start: Start) -> Solved:
+        return milp.solve_program(model.program, name, limits, start)
+
+    return Run(instance, options, name, milp.units_for(instance)).answer(solve)
+
+
+@dataclass(frozen=True, slots=True)
+class Suggestion:
+    """What a solver made of a model.
+
+    Attributes
+    ----------
+    solved
+        Its report.
+    found
+        The placement of its plan, if it has one that fits, after a local search.
+    believed
+        The makespan that its model gives to that plan, in nanoseconds, or None.
+    started
+        Whether it was given a feasible point to start from.
+    fault
+        Why its plan as it stands cannot be placed, or empty.
+    """
+
+    solved: Solved
+    found: Found | None
+    believed: int | None
+    started: bool
+    fault: str
+
+
+class Run:
+    """One call of one solver on one instance.
+
+    Parameters
+    ----------
+    instance, options
+        What is to be planned, and what the caller asks for.
+    solver
+        The solver's name.
+    units
+        What its model counts in.
+    """
+
+    def __init__(self, instance: Instance, options: Options, solver: str, units: Units) -> None:
+        self.instance, self.options, self.solver, self.units = instance, options, solver, units
+        self.began = time.monotonic()
+        self.deadline = None if options.time_limit is None else self.began + options.time_limit
+
+    def answer(self, solve: Solve) -> Answer:
+        """Plan greedily, solve, and return the better plan with what the solver said."""
+        try:
+            first = greedy(self.instance)
+            failure = ""
+        except NoPlanError as error:
+            first, failure = None, str(error)
+        if self.instance.budget is None or (first and first.makespan == self.instance.ideal):
+            return self._unasked(first, "not asked: nothing is shorter than the ideal step", bound=self.instance.ideal)
+        if self.deadline is not None and time.monotonic() >= self.deadline:
+            return self._unasked(first, "not asked: the time was over", message=failure)
+        return self._answer(first, failure, self.suggestion(solve, first))
+
+    def _unasked(self, first: Found | None, status: str, *, message: str = "", bound: int | None = None) -> Answer:
+        plan, schedule = (first.plan, first.placement.schedule) if first else (None, None)
+        return Answer(plan, schedule, solver=self.solver, solver_status=status, message=message, bound=bound)
+
+    def suggestion(self, solve: Solve, first: Found | None) -> Suggestion:
+        """Have a model solved from a plan that is known, and place what comes of it."""
+        model = SlackModel(self.instance, rounding=Rounding.INNER, units=self.units)
+        start = model.plan_to_values(first.plan) if first else None
+        solved = solve(model, self._limits(first), start)
+        if solved.values is None:
+            return Suggestion(solved, None, None, start is not None, "")
+        overhead = sum(cost * solved.values[column] for column, cost in model.program.objective.items())
+        believed = self._makespan(overhead)
+        found, fault = settled(self.instance, model.values_to_plan(solved.values))
+        if found:
+            found = improved(self.instance, found, Effort.for_size(self.instance, self.deadline))
+        return Suggestion(solved, found, believed, start is not None, fault)
+
+    def _limits(self, first: Found | None) -> Limits:
+        options, kept = self.options, PLACING * (self.options.time_limit or 0.0)
+        return Limits(
+            deadline=None if self.deadline is None else self.deadline - kept,
+            gap=options.tolerance * self.instance.ideal / self.units.time,
+            threads=options.threads,
+            seed=options.seed,
+            watch=self._watch if options.on_progress else None,
+        )
+
+    def _watch(self, objective: float | None, bound: float | None) -> None:
+        """Pass on how far the solver is with its model."""
+        if self.options.on_progress:
+            elapsed = time.monotonic() - self.began
+            self.options.on_progress(Progress(elapsed, self._makespan(objective), self._makespan(bound)))
+
+    def _makespan(self, overhead: float | None) -> int | None:
+        return None if overhead is None else self.instance.ideal + round(overhead * self.units.time)
+
+    def _answer(self, first: Found | None, failure: str, suggestion: Suggestion) -> Answer:
+        found = suggestion.found
+        best = min((candidate for candidate in (found, first) if candidate), key=lambda other: other.makespan, default=None)
+        message = self._message(suggestion, first, best) or ("" if best else failure)
+        plan, schedule = (best.plan, best.placement.schedule) if best else (None, None)
+        return Answer(plan, schedule, solver=self.solver, solver_status=_status(suggestion), message=message)
+
+    def _message(self, suggestion: Suggestion, first: Found | None, best: Found | None) -> str:
+        """Return a sentence for what went other than it should, or where the plan is not the solver's."""
+        solved, solver = suggestion.solved, self.solver
+        instead = "; greedy's plan is returned" if first else ""
+        if solved.outcome is Outcome.FAILED:
+            return f"{solver} failed: {solved.words}{instead}"
+        if solved.outcome is Outcome.INFEASIBLE and suggestion.started:
+            return f"{solver} calls a model infeasible that greedy's plan satisfies, a fault of the solver{instead}"
+        if solved.outcome is Outcome.INFEASIBLE:
+            return f"{solver} found no plan in its model, where sizes are rounded up: that proves nothing{instead}"
+        if solved.values is None:
+            return f"{solver} found no plan in its time{instead}"
+        if suggestion.found is None:
+            return f"the plan of {solver} does not fit: {suggestion.fault}{instead}"
+        if best is not suggestion.found:
+            theirs = format_time(suggestion.found.makespan)
+            return f"greedy's plan is returned: placed, that of {solver} takes {theirs}, which is longer"
+        return ""
+
+
+def _status(suggestion: Suggestion) -> str:
+    """Return what the solver reported, with what it believed beside what the judge says of its plan."""
+    status = suggestion.solved.words or suggestion.solved.outcome.value
+    if suggestion.believed is None:
+        return status
+    judged = format_time(suggestion.found.makespan) if suggestion.found else "that it does not fit"
+    return f"{status}; a makespan of {format_time(suggestion.believed)} in its model, {judged} by the judge"
