@@ -184,8 +184,8 @@ def test_wrong_signs_are_clipped_when_multipliers_are_rounded() -> None:
 
 
 def test_the_lagrangian_worked_out_by_hand() -> None:
-    # 2 x + 3 y over x + y >= 4, x <= 3, 0 <= x, y <= 5. With multipliers 3 and -1: 12 - 3 + (2 - 3 + 1) x + (3 - 3) y = 9, which
-    # the optimum x = 3, y = 1 attains. With 4 and 0: 16 + (2 - 4) 5 + (3 - 4) 5 = 1.
+    # 2 x + 3 y over x + y >= 4, x <= 3, 0 <= x, y <= 5. With multipliers 3 and -1: 12 - 3 + (2 - 3 + 1) x + (3 - 3) y = 9,
+    # which the optimum x = 3, y = 1 attains. With 4 and 0: 16 + (2 - 4) 5 + (3 - 4) 5 = 1.
     program = LinearProgram()
     x, y = program.variable("x", 5), program.variable("y", 5)
     program.row("sum", [(x, 1), (y, 1)], Sense.AT_LEAST, 4)
