@@ -107,7 +107,7 @@ class Run:
             return self._unasked(first, "not asked: nothing is shorter than the ideal step", bound=self.instance.ideal)
         if self.deadline is not None and time.monotonic() >= self.deadline:
             return self._unasked(first, "not asked: the time was over", message=failure)
-        return self._answer(first, failure, self.suggestion(solve, first))
+        return self._answered(first, failure, self.suggestion(solve, first))
 
     def _unasked(self, first: Found | None, status: str, *, message: str = "", bound: int | None = None) -> Answer:
         plan, schedule = (first.plan, first.placement.schedule) if first else (None, None)
@@ -146,34 +146,37 @@ class Run:
     def _makespan(self, overhead: float | None) -> int | None:
         return None if overhead is None else self.instance.ideal + round(overhead * self.units.time)
 
-    def _answer(self, first: Found | None, failure: str, suggestion: Suggestion) -> Answer:
-        found = suggestion.found
+    def _answered(self, first: Found | None, failure: str, suggestion: Suggestion) -> Answer:
+        """Return the shorter of greedy's plan and the solver's, or why there is none."""
+        found, message = suggestion.found, fault(suggestion, self.solver)
         best = min((candidate for candidate in (found, first) if candidate), key=lambda other: other.makespan, default=None)
-        message = self._message(suggestion, first, best) or ("" if best else failure)
+        if message and first:
+            message += "; greedy's plan is returned"
+        elif found and best is not found:
+            message = f"greedy's plan is returned: that of {self.solver} takes {format_time(found.makespan)}, which is longer"
+        elif best is None:
+            message = message or failure
         plan, schedule = (best.plan, best.placement.schedule) if best else (None, None)
-        return Answer(plan, schedule, solver=self.solver, solver_status=_status(suggestion), message=message)
-
-    def _message(self, suggestion: Suggestion, first: Found | None, best: Found | None) -> str:
-        """Return a sentence for what went other than it should, or where the plan is not the solver's."""
-        solved, solver = suggestion.solved, self.solver
-        instead = "; greedy's plan is returned" if first else ""
-        if solved.outcome is Outcome.FAILED:
-            return f"{solver} failed: {solved.words}{instead}"
-        if solved.outcome is Outcome.INFEASIBLE and suggestion.started:
-            return f"{solver} calls a model infeasible that greedy's plan satisfies, a fault of the solver{instead}"
-        if solved.outcome is Outcome.INFEASIBLE:
-            return f"{solver} found no plan in its model, where sizes are rounded up: that proves nothing{instead}"
-        if solved.values is None:
-            return f"{solver} found no plan in its time{instead}"
-        if suggestion.found is None:
-            return f"the plan of {solver} does not fit: {suggestion.fault}{instead}"
-        if best is not suggestion.found:
-            theirs = format_time(suggestion.found.makespan)
-            return f"greedy's plan is returned: placed, that of {solver} takes {theirs}, which is longer"
-        return ""
+        return Answer(plan, schedule, solver=self.solver, solver_status=status(suggestion), message=message)
 
 
-def _status(suggestion: Suggestion) -> str:
+def fault(suggestion: Suggestion, solver: str) -> str:
+    """Return a sentence on what went other than it should, or an empty one."""
+    solved = suggestion.solved
+    if solved.outcome is Outcome.FAILED:
+        return f"{solver} failed: {solved.words}"
+    if solved.outcome is Outcome.INFEASIBLE and suggestion.started:
+        return f"{solver} calls a model infeasible that a known plan satisfies, which is a fault of the solver"
+    if solved.outcome is Outcome.INFEASIBLE:
+        return f"{solver} found no plan in its model, where sizes are rounded up: that proves nothing"
+    if solved.values is None:
+        return f"{solver} found no plan in its time"
+    if suggestion.found is None:
+        return f"the plan of {solver} does not fit: {suggestion.fault}"
+    return ""
+
+
+def status(suggestion: Suggestion) -> str:
     """Return what the solver reported, with what it believed beside what the judge says of its plan."""
     status = suggestion.solved.words or suggestion.solved.outcome.value
     if suggestion.believed is None:

@@ -56,9 +56,9 @@ def _greedy(*, swap: bool = True, recompute: bool = True) -> Callable[[Instance,
 
 def _exact(name: str) -> Callable[[Instance, Options], Answer]:
     def answer(instance: Instance, options: Options) -> Answer:
-        from slackswap_opt import exact
+        from slackswap_opt import exact, portfolio
 
-        methods = {"cbc": exact.cbc, "highs": exact.highs, "milp": exact.milp}
+        methods = {"auto": portfolio.auto, "cbc": exact.cbc, "highs": exact.highs, "milp": exact.milp}
         return methods[name](instance, options)
 
     return answer
@@ -72,6 +72,7 @@ _METHODS = {
     "swap-all": _Method("swap everything that can be, overlapped", _baseline(baselines.swap_all)),
     "recompute-only": _Method("greedy without swaps", _greedy(swap=False)),
     "swap-only": _Method("greedy without recomputation", _greedy(recompute=False)),
+    "auto": _Method("greedy, what the relaxation suggests, a local search, an exact solver", _exact("auto"), chooses=True),
     "cbc": _Method("the slack formulation by CBC, which comes with PuLP", _exact("cbc"), chooses=True),
     "highs": _Method("the slack formulation by HiGHS, through PuLP", _exact("highs"), chooses=True),
     "milp": _Method(

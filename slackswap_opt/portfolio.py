@@ -1,0 +1,129 @@
+"""Method `auto`: greedy, what the linear relaxation suggests, a local search, and an exact solver, until it is good enough.
+
+The relaxation gives a certified bound as well, so that `auto` knows how far it is from the optimum at most, and stops within
+the tolerance. Each stage begins from the best plan so far.
+"""
+
+import time
+from dataclasses import replace
+
+from slackswap_opt.drafts import Found, NoPlanError, SlackSwap
+from slackswap_opt.exact import Run, Start, fault, status
+from slackswap_opt.formulations.certificate import BITS, proven_bound, proves_infeasible, to_grid
+from slackswap_opt.formulations.presolve import Reductions
+from slackswap_opt.formulations.relaxation import RelaxationError, relax
+from slackswap_opt.formulations.rounding import Rounding
+from slackswap_opt.formulations.slack import SlackModel
+from slackswap_opt.formulations.solved import Limits, Solved
+from slackswap_opt.greedy import greedy
+from slackswap_opt.improve import Effort, completed, improved
+from slackswap_opt.instance import Instance
+from slackswap_opt.result import Answer, Options, Progress
+
+THRESHOLDS = (0.01, 0.5, 0.99)
+"""Shares of a tensor from which on its recomputation in the relaxation counts as one."""
+SEARCHING = 0.5
+"""The share of the time limit after which the local search gives way to the exact solver."""
+PATIENCE = 60.0
+"""Seconds for the exact solver where there is no time limit: it can take hours to prove the last hundredth of a percent."""
+
+
+def auto(instance: Instance, options: Options) -> Answer:
+    """Run one stage after the other, until the certified gap is within the tolerance or the time is over."""
+    return _Auto(instance, options).answer()
+
+
+class _Auto:
+    """One call of `auto`: the best plan so far, and the certified bound."""
+
+    def __init__(self, instance: Instance, options: Options) -> None:
+        self.instance, self.options = instance, options
+        self.began = time.monotonic()
+        self.best: Found | None = None
+        self.bound = instance.ideal
+        self.message = ""
+
+    def answer(self) -> Answer:
+        """Run the stages and say what came of them."""
+        try:
+            self.best = greedy(self.instance)
+        except NoPlanError as error:
+            self.message = str(error)
+        self._tell()
+        if self._done():
+            return self._answer()
+        if self._relaxed():
+            return Answer(infeasible=True, message=self.message)
+        if self.best and not self._done():
+            self._keep(improved(self.instance, self.best, Effort.for_size(self.instance, self._until(SEARCHING))))
+        return self._answer() if self._done() else self._solved()
+
+    def _until(self, share: float) -> float | None:
+        """Return when so large a share of the time limit is over, on the clock of `time.monotonic`."""
+        return None if self.options.time_limit is None else self.began + share * self.options.time_limit
+
+    def _done(self) -> bool:
+        """Whether the best plan is within the tolerance, or the time is over."""
+        end = self._until(1.0)
+        if self.best and self.best.makespan - self.bound <= self.options.tolerance * self.best.makespan:
+            return True
+        return end is not None and time.monotonic() >= end
+
+    def _keep(self, found: Found | None) -> None:
+        """Keep a plan if it is the best so far."""
+        if found and (self.best is None or found.makespan < self.best.makespan):
+            self.best, self.message = found, ""
+            self._tell()
+
+    def _tell(self) -> None:
+        if self.options.on_progress:
+            makespan = self.best.makespan if self.best else None
+            self.options.on_progress(Progress(time.monotonic() - self.began, makespan, self.bound))
+
+    def _relaxed(self) -> bool:
+        """Solve the relaxation for a bound and for what it recomputes; return True if it proves that nothing fits."""
+        model = SlackModel(self.instance, rounding=Rounding.OUTER, reductions=Reductions.for_bound(self.instance))
+        end = self._until(1.0)
+        try:
+            relaxation = relax(model.program, time_limit=None if end is None else max(0.0, end - time.monotonic()))
+        except RelaxationError as error:
+            self.message = str(error)
+            return False
+        multipliers = to_grid(model.program, relaxation.multipliers)
+        if not relaxation.feasible and self.best is None and proves_infeasible(model, multipliers):
+            return True
+        if relaxation.feasible:
+            self.bound = max(self.bound, proven_bound(model, multipliers, BITS))
+        self._tell()
+        if relaxation.values:
+            self._rounded({model.reduced.intervals[g].number: relaxation.values[column] for g, column in model.r.items()})
+        return False
+
+    def _rounded(self, recomputed: dict[int, float]) -> None:
+        """Place plans that recompute what the relaxation does, by idle interval, from different shares on."""
+        search = SlackSwap(self.instance, swap=True, recompute=True)
+        for least in THRESHOLDS:
+            if not self._done():
+                self._keep(completed(search, [c for c, g in enumerate(search.numbers) if recomputed.get(g, 0.0) >= least]))
+
+    def _solved(self) -> Answer:
+        """Run HiGHS on what time is left, from the best plan."""
+        from slackswap_opt.formulations.milp import HIGHS, solve_program, units_for
+
+        left = PATIENCE if (end := self._until(1.0)) is None else max(0.0, end - time.monotonic())
+        run = Run(self.instance, replace(self.options, time_limit=left, on_progress=None), HIGHS, units_for(self.instance))
+
+        def solve(model: SlackModel, limits: Limits, start: Start) -> Solved:
+            watch = (lambda objective, bound: self._tell()) if self.options.on_progress else None
+            return solve_program(model.program, HIGHS, replace(limits, watch=watch), start)
+
+        suggestion = run.suggestion(solve, self.best)
+        self._keep(suggestion.found)
+        answer = self._answer()
+        message = fault(suggestion, HIGHS) or answer.message
+        return replace(answer, solver=HIGHS, solver_status=status(suggestion), message=message)
+
+    def _answer(self) -> Answer:
+        """Return the best plan, without an exact solver's part in it."""
+        plan, schedule = (self.best.plan, self.best.placement.schedule) if self.best else (None, None)
+        return Answer(plan, schedule, message=self.message, bound=self.bound)
