@@ -55,7 +55,10 @@ def relax(program: LinearProgram, *, time_limit: float | None = None) -> Relaxat
     cost = _scale(program, program.objective.items())
     solver = _solver(highspy, time_limit)
     solver.passModel(_scaled(highspy, program, scales, cost))
-    solver.run()
+    if solver.run() == highspy.HighsStatus.kError:
+        # HiGHS has one number of threads for a process: where an earlier use of it chose another one, that has to do.
+        solver.setOptionValue("threads", 0)
+        solver.run()
     status = solver.getModelStatus()
     if status == highspy.HighsModelStatus.kTimeLimit:
         return Relaxation((), (), True)

@@ -1,5 +1,9 @@
 """Relaxations: values, multipliers, proofs of infeasibility, and silence."""
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from slackswap_opt.formulations.linear import LinearProgram, Sense
@@ -58,3 +62,14 @@ def test_nothing_is_printed(capfd: pytest.CaptureFixture[str]) -> None:
     relax(program(least=4))
     relax(program(least=9))
     assert capfd.readouterr() == ("", "")
+
+
+def test_it_works_beside_another_use_of_highs() -> None:
+    # HiGHS refuses to run with another number of threads than its first run in the process.
+    code = (
+        "import highspy; first = highspy.Highs(); first.setOptionValue('threads', 2); first.run();"
+        "from tests.test_formulations_relaxation import program, relax; print(relax(program(least=4)).values)"
+    )
+    root = Path(__file__).parents[1]
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=root, check=True)
+    assert ended.stdout.endswith("(3.0, 1.0)\n")
