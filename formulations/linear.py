@@ -2,7 +2,10 @@
 
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
+from itertools import groupby
 from typing import NamedTuple
+
+_TERMS_IN_LINE = 8
 
 
 class Sense(StrEnum):
@@ -103,10 +106,14 @@ def evaluate(terms: Terms, values: Sequence[int]) -> int:
     return sum(coefficient * values[column] for column, coefficient in terms)
 
 
-def to_lp(program: LinearProgram) -> str:
-    """Return the program in the LP format that solvers read; names must consist of letters, digits and underscores."""
+def to_lp(program: LinearProgram, remarks: Sequence[str] = ()) -> str:
+    """Return the program in the LP format that solvers read, with remarks above it.
+
+    Names must consist of letters, digits and underscores. Lines are broken, since readers limit their length.
+    """
     names = [variable.name for variable in program.variables]
-    lines = ["\\ minimise the overhead", "Minimize", f" overhead: {_sum(program.objective.items(), names)}", "Subject To"]
+    lines = [f"\\ {remark}" for remark in (*remarks, "minimise the overhead")]
+    lines += ["Minimize", f" overhead: {_sum(program.objective.items(), names)}", "Subject To"]
     for name, columns, coefficients, sense, rhs in program.rows:
         terms = _sum(zip(columns, coefficients, strict=True), names)
         lines.append(f" {name}: {terms} {sense} {rhs}")
@@ -118,5 +125,29 @@ def to_lp(program: LinearProgram) -> str:
 
 
 def _sum(terms: Terms, names: Sequence[str]) -> str:
-    spelled = " ".join(f"{'-' if c < 0 else '+'} {abs(c)} {names[j]}" for j, c in terms)
-    return spelled or f"0 {names[0]}"
+    spelled = [f"{'-' if c < 0 else '+'} {abs(c)} {names[j]}" for j, c in terms]
+    lines = (" ".join(spelled[n : n + _TERMS_IN_LINE]) for n in range(0, len(spelled), _TERMS_IN_LINE))
+    return "\n   ".join(lines) or f"0 {names[0]}"
+
+
+def to_mps(program: LinearProgram, remarks: Sequence[str] = ()) -> str:
+    """Return the program in the free MPS format, which spells it column by column, with remarks above it."""
+    entries: list[list[tuple[str, int]]] = [[] for _ in program.variables]
+    for column, cost in program.objective.items():
+        entries[column].append(("overhead", cost))
+    for row in program.rows:
+        for column, coefficient in zip(row.columns, row.coefficients, strict=True):
+            entries[column].append((row.name, coefficient))
+    letters = {Sense.AT_MOST: "L", Sense.AT_LEAST: "G", Sense.EQUAL: "E"}
+    lines = [*(f"* {remark}" for remark in (*remarks, "minimise the overhead")), "NAME slackswap FREE", "ROWS", " N overhead"]
+    lines += [f" {letters[row.sense]} {row.name}" for row in program.rows]
+    lines.append("COLUMNS")
+    for integer, columns in groupby(zip(program.variables, entries, strict=True), lambda column: column[0].integer):
+        lines += [" MARKER 'MARKER' 'INTORG'"] * integer
+        # A column in no row must be named all the same.
+        lines += [f" {v.name} {row} {c}" for v, of in columns for row, c in of or [("overhead", 0)]]
+        lines += [" MARKER 'MARKER' 'INTEND'"] * integer
+    lines += ["RHS", *(f" RHS {row.name} {row.rhs}" for row in program.rows if row.rhs), "BOUNDS"]
+    for v in program.variables:
+        lines += [f" LO BOUND {v.name} {v.lower}", f" UP BOUND {v.name} {v.upper}"]
+    return "\n".join([*lines, "ENDATA", ""])

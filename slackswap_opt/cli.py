@@ -35,10 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with _logging(arguments.verbose):
             report: Report = arguments.command(arguments)
-        if arguments.json:
-            _print(json.dumps(report.record(), allow_nan=False))
-        else:
-            _print_tables(report.tables())
+        _print_report(report, in_json=arguments.json)
     except (InputError, ImportError) as error:
         print(f"slackswap: {error}", file=sys.stderr)
         return USAGE
@@ -65,11 +62,12 @@ def parser() -> argparse.ArgumentParser:
     known = top.add_subparsers(required=True, metavar="COMMAND")
 
     def command(
-        name: str, function: Callable[[argparse.Namespace], Report], summary: str, epilog: str = ""
+        name: str, function: Callable[[argparse.Namespace], Report], summary: str, epilog: str = "", *, in_json: bool = True
     ) -> argparse.ArgumentParser:
         made = known.add_parser(name, help=summary, description=summary, epilog=epilog, allow_abbrev=False)
-        made.set_defaults(command=function)
-        made.add_argument("--json", action="store_true", help="print JSON: times in nanoseconds, sizes in bytes")
+        made.set_defaults(command=function, json=False)
+        if in_json:
+            made.add_argument("--json", action="store_true", help="print JSON: times in nanoseconds, sizes in bytes")
         made.add_argument("-v", "--verbose", action="store_true", help="log what is done to standard error")
         return made
 
@@ -77,6 +75,7 @@ def parser() -> argparse.ArgumentParser:
     _add_compare(command("compare", commands.compare_methods, "Put methods side by side.", _COMPARE_EXIT_CODES))
     _add_check(command("check", commands.check, "Judge a schedule and verify a certificate of a bound.", _CHECK_EXIT_CODES))
     _add_profile(command("profile", profiling.profile, "Say where the memory of a step of your own goes.", _PROFILE_EPILOG))
+    _add_export(command("export", commands.export_model, "Write the integer program of a model for a solver.", in_json=False))
     command("list", commands.list_choices, "List models with their parameters, hardware and methods.")
     return top
 
@@ -134,6 +133,19 @@ def _add_profile(profile: argparse.ArgumentParser) -> None:
     _add_plot_and_force(profile)
 
 
+def _add_export(export: argparse.ArgumentParser) -> None:
+    _add_model(export)
+    export.add_argument("--format", choices=["lp", "mps"], default="lp", help="of the file (default: %(default)s)")
+    export.add_argument(
+        "--rounding",
+        choices=["outer", "inner"],
+        default="outer",
+        help="outer: the optimum bounds every plan; inner: the solutions are plans (default: %(default)s)",
+    )
+    export.add_argument("--output", metavar="FILE", help="where to write it (default: standard output)")
+    export.add_argument("--force", action="store_true", help="overwrite a file that exists")
+
+
 def _add_model(parser: argparse.ArgumentParser, *, several: bool = False) -> None:
     help_ = "a model that 'slackswap list' names, or an instance file (one named like a model: ./NAME)"
     parser.add_argument("model", nargs="+" if several else None, metavar="NAME-OR-FILE", help=help_)
@@ -149,15 +161,24 @@ def _add_plot_and_force(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--force", action="store_true", help="overwrite files that exist")
 
 
+def _print_report(report: Report, *, in_json: bool) -> None:
+    if in_json and report.record is not None:
+        _print(json.dumps(report.record(), allow_nan=False) + "\n")
+    elif report.tables is not None:
+        _print_tables(report.tables())
+    elif report.text:
+        _print(report.text)
+
+
 def _print_tables(tables: "Iterable[Table]") -> None:
     from slackswap_opt.report.tables import rendered
 
-    _print(rendered(tables, encoding=sys.stdout.encoding, terminal=sys.stdout.isatty()))
+    _print(rendered(tables, encoding=sys.stdout.encoding, terminal=sys.stdout.isatty()) + "\n")
 
 
 def _print(text: str) -> None:
     try:
-        print(text, flush=True)
+        print(text, end="", flush=True)
     except OSError as error:
         # The interpreter flushes once more at exit, and would complain.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

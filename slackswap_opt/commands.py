@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from slackswap_opt import hardware, instances
 from slackswap_opt.arguments import check_outputs, choose, load_model, parse_bandwidths, parse_sweep, solver_options
-from slackswap_opt.files import LARGEST, InputError, shown
+from slackswap_opt.files import LARGEST, InputError, shown, write_text
 from slackswap_opt.instance import Instance
 from slackswap_opt.result import Progress, Result, Status
 from slackswap_opt.schedule import Schedule
@@ -42,11 +42,14 @@ class Report:
         Makes the value that ``--json`` prints.
     tables
         Makes what is printed otherwise, from top to bottom.
+    text
+        What is printed where there are neither.
     """
 
     code: int
-    record: "Callable[[], object]"
-    tables: "Callable[[], Iterable[Table]]"
+    record: "Callable[[], object] | None" = None
+    tables: "Callable[[], Iterable[Table]] | None" = None
+    text: str = ""
 
 
 def plan(arguments: argparse.Namespace) -> Report:
@@ -190,6 +193,22 @@ def _verified(instance: Instance, path: str) -> "Certificate":
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
     return certificate
+
+
+def export_model(arguments: argparse.Namespace) -> Report:
+    """Write the formulation of a model for other solvers."""
+    from slackswap_opt.formulations.export import export
+    from slackswap_opt.formulations.rounding import Rounding
+
+    check_outputs(arguments)
+    instance = load_model(arguments.model, arguments)
+    if arguments.budget is not None:
+        instance = instance.with_budget(parse_budget(arguments.budget, instance.peak))
+    text = export(instance, arguments.format, rounding=Rounding(arguments.rounding))
+    if arguments.output is None:
+        return Report(PLANNED, text=text)
+    write_text(arguments.output, text, overwrite=arguments.force)
+    return Report(PLANNED)
 
 
 def list_choices(arguments: argparse.Namespace) -> Report:

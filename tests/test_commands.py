@@ -11,6 +11,8 @@ import pytest
 from slackswap_opt import commands
 from slackswap_opt.arguments import HEURISTICS, parse_bandwidths, parse_sweep
 from slackswap_opt.formulations.certificate import Certificate, lower_bound, verify
+from slackswap_opt.formulations.export import export
+from slackswap_opt.formulations.rounding import Rounding
 from slackswap_opt.report.bar import bar
 from slackswap_opt.result import Progress, Result
 from slackswap_opt.solve import METHODS
@@ -270,3 +272,29 @@ def test_a_bar_shows_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     assert out == ""
     assert "planning" in err
     assert "3/4" in err
+
+
+def test_export_writes_the_program(step: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("export", step) == 0
+    assert capsys.readouterr().out == export(STEP, "lp")
+    path = tmp_path / "program.mps"
+    assert run("export", step, "--budget", "250B", "--format", "mps", "--rounding", "inner", "--output", str(path)) == 0
+    assert capsys.readouterr() == ("", "")
+    assert path.read_text() == export(STEP.with_budget(250), "mps", rounding=Rounding.INNER)
+
+
+@pytest.mark.parametrize(
+    ("options", "reasons"),
+    [
+        ((), ["the formulation of 'gpt2-xl layers=2 batch=1' needs a budget"]),
+        (("--budget", "100%"), ["fits in", "nothing to decide"]),
+        (("--format", "xls"), ["--format", "invalid choice: 'xls'"]),
+        (("--json",), ["unrecognized arguments: --json"]),
+        (("--force",), ["--force has no effect without a file to write: --output"]),
+        (("--budget", "50%", "--output", "no/such/folder"), ["its folder does not exist"]),
+    ],
+)
+def test_export_refuses_by_name(options: tuple[str, ...], reasons: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    sentence = refused(capsys, "export", *SMALL, *options)
+    for reason in reasons:
+        assert reason in sentence
