@@ -11,7 +11,11 @@ from tests.brute_force import optimum
 from tests.tiny_instances import tiny_instances
 
 
-@pytest.mark.parametrize("method", METHODS)
+SOLVERS = ("auto", "cbc", "highs", "milp", "cp-sat")
+"""Methods that ask an exact solver, which takes its time to start."""
+
+
+@pytest.mark.parametrize("method", [pytest.param(m, marks=pytest.mark.slow if m in SOLVERS else ()) for m in METHODS])
 @settings(max_examples=40, deadline=None)
 @given(instance=tiny_instances(tensors=5, operations=8) | instances(max_tensors=4, budgets=(0, 100), host_budgets=True))
 def test_a_method_never_beats_the_optimum(method: str, instance: Instance) -> None:
