@@ -10,7 +10,6 @@ from slackswap_opt.testing import instances
 from tests.brute_force import optimum
 from tests.tiny_instances import tiny_instances
 
-
 SOLVERS = ("auto", "cbc", "highs", "milp", "cp-sat")
 """Methods that ask an exact solver, which takes its time to start."""
 
