@@ -18,7 +18,8 @@ keep_i_d, fetch_i   after its last access a tensor is kept until d, or fetched f
 rebuild_i_d         or rebuilt by d; hold_i_d: held over d once rebuilt; x_t_d: times that operation t has run again by d
 delay_t             re-runs and waits just before t; ahead_t: re-run work that is done before it is due
 gone_t              bytes that are gone while t runs: rows memory_t ask for as many as are over budget
-Q_t, H_t, P_t       bytes not yet copied out, copied out ahead of their interval, back ahead of their use"""
+Q_t, H_t, P_t       bytes not yet copied out, copied out ahead of their interval, back ahead of their use
+N_t, Y_t, copy_i_a  bytes written that may be copied ahead; bytes back when t starts; the copy for the interval is the first"""
 
 
 def export(instance: Instance, format_: str, *, rounding: Rounding = Rounding.OUTER) -> str:

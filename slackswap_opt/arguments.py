@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from slackswap_opt import hardware, instances
 from slackswap_opt.files import InputError, check_target, shown
 from slackswap_opt.instance import Instance
+from slackswap_opt.instances import saved
 from slackswap_opt.units import parse_bandwidth, parse_budget
 
 T = TypeVar("T")
@@ -24,6 +25,9 @@ _RANGE = re.compile(
     r"([0-9]{1,9}(?:\.[0-9]{1,9})?)%\s*\.\.\s*([0-9]{1,9}(?:\.[0-9]{1,9})?)%(?::([0-9]{1,9}(?:\.[0-9]{1,9})?)%?)?"
 )
 _MOST_POINTS = 1000
+LIBRARY = "library/"
+"""What the name of a step of the library begins with."""
+
 _OUTPUTS = ("save_instance", "save_schedule", "save_certificate", "plot", "output")
 
 
@@ -31,13 +35,14 @@ def load_model(model: str, arguments: argparse.Namespace) -> Instance:
     """Return the instance that a name or a file stands for; a name goes before a file of that name."""
     if model in instances.names():
         return _load_named(model, arguments)
-    path = Path(model)
-    if not path.exists() and path.suffix != ".json" and os.sep not in model:
-        choose("model or file", model, instances.names())
+    path, library = Path(model), model.startswith(LIBRARY)
+    if not library and not path.exists() and path.suffix != ".json" and os.sep not in model:
+        choose("model or file", model, [*instances.names(), *map(LIBRARY.__add__, saved.names())])
     for option in ("hardware", "set"):
         if getattr(arguments, option):
-            raise InputError(f"--{option} is for named models; the file {model} has durations, sizes and a link of its own")
-    return Instance.load(model)
+            what = "profile" if library else "file"
+            raise InputError(f"--{option} is for named models; the {what} {model} has durations, sizes and a link of its own")
+    return saved.load_saved(model.removeprefix(LIBRARY)) if library else Instance.load(model)
 
 
 def _load_named(model: str, arguments: argparse.Namespace) -> Instance:

@@ -147,7 +147,7 @@ def _add_export(export: argparse.ArgumentParser) -> None:
 
 
 def _add_model(parser: argparse.ArgumentParser, *, several: bool = False) -> None:
-    help_ = "a model that 'slackswap list' names, or an instance file (one named like a model: ./NAME)"
+    help_ = "a model or a step of the library that 'slackswap list' names, or an instance file (one named like a model: ./NAME)"
     parser.add_argument("model", nargs="+" if several else None, metavar="NAME-OR-FILE", help=help_)
     parser.add_argument("--budget", help="50%% of the unconstrained peak, 12GiB or 24GB (default: that of the file, or none)")
     parser.add_argument("--hardware", metavar="NAME", help="the device that a named model is for")

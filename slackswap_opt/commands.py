@@ -7,16 +7,17 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from slackswap_opt import hardware, instances
-from slackswap_opt.arguments import check_outputs, choose, load_model, parse_bandwidths, parse_sweep, solver_options
+from slackswap_opt.arguments import LIBRARY, check_outputs, choose, load_model, parse_bandwidths, parse_sweep, solver_options
 from slackswap_opt.files import LARGEST, InputError, shown, write_text
 from slackswap_opt.instance import Instance
+from slackswap_opt.instances import saved
 from slackswap_opt.result import Progress, Result, Status
 from slackswap_opt.schedule import Schedule
 from slackswap_opt.simulate import ScheduleError, simulate
 from slackswap_opt.solve import METHODS, solve
 from slackswap_opt.sweep import sweep
 from slackswap_opt.timeline import Timeline
-from slackswap_opt.units import format_bandwidth, parse_budget
+from slackswap_opt.units import format_bandwidth, format_size, parse_budget
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -214,16 +215,21 @@ def export_model(arguments: argparse.Namespace) -> Report:
 def list_choices(arguments: argparse.Namespace) -> Report:
     """Name everything that can be asked for."""
     models = {name: instances.parameters(name) for name in instances.names()}
+    library = {f"{LIBRARY}{name}": saved.about(name) for name in saved.names()}
 
     def record() -> object:
         known = {name: {key: asdict(parameter) for key, parameter in of.items()} for name, of in models.items()}
-        return {"models": known, "hardware": hardware.names(), "methods": dict(METHODS)}
+        return {"models": known, "library": library, "hardware": hardware.names(), "methods": dict(METHODS)}
 
     def tables() -> "list[Table]":
         from slackswap_opt.report.tables import choice_table
 
         defaults = [(name, " ".join(f"{key}={p.default}" for key, p in of.items())) for name, of in models.items()]
         meanings = {(p.name, p.meaning): (p.name, p.meaning, _values(p)) for of in models.values() for p in of.values()}
+        profiled = [
+            (name, of["model"], " x ".join(map(str, of["batch"])), str(of["operations"]), format_size(of["peak"]))
+            for name, of in library.items()
+        ]
         devices = [
             (
                 device.name,
@@ -234,6 +240,7 @@ def list_choices(arguments: argparse.Namespace) -> Report:
         return [
             choice_table("Models", ("name", "parameters and their defaults"), defaults),
             choice_table("Parameters", ("name", "meaning", "values"), meanings.values()),
+            choice_table("Library of profiled steps", ("name", "model", "batch", "operations", "peak"), profiled),
             choice_table("Hardware", ("name", "memory bandwidth", "to the host", "back"), devices),
             choice_table("Methods", ("name", "what it is"), METHODS.items()),
         ]

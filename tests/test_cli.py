@@ -147,10 +147,10 @@ def test_compare_fails_where_no_method_fits(step: str, capsys: pytest.CaptureFix
 def test_list_names_everything_that_can_be_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("list") == 0
     shown = capsys.readouterr().out
-    for name in ("bert-large", "gpt2-xl", "llama-7b", "layers=48", "a100-40gb", "gh200", "greedy", "swap-only"):
+    for name in ("bert-large", "gpt2-xl", "llama-7b", "layers=48", "a100-40gb", "gh200", "greedy", "swap-only", "library/moe"):
         assert name in shown
     assert run("list", "--json") == 0
-    assert set(json.loads(capsys.readouterr().out)) == {"models", "hardware", "methods"}
+    assert set(json.loads(capsys.readouterr().out)) == {"models", "library", "hardware", "methods"}
 
 
 @pytest.mark.parametrize(
@@ -176,6 +176,9 @@ def test_list_names_everything_that_can_be_asked_for(capsys: pytest.CaptureFixtu
             ("plan", "gpt2-xl", "--save-schedule", "x", "--save-instance", "./x"),
             ["--save-instance and --save-schedule"],
         ),
+        (("plan", "library/mo"), ["unknown step 'mo' of the library; choose from bert-large"]),
+        (("plan", "library/moe", "--set", "batch=8"), ["--set is for named models; the profile library/moe"]),
+        (("plan", "library/moe", "--hardware", "h100"), ["--hardware is for named models; the profile library/moe"]),
         (("plan", "nothing.json"), ["nothing.json", "No such file"]),
         (("plan", "./gpt2-xl"), ["./gpt2-xl", "No such file"]),
         (("compare", "gpt2-xl", "--methods", "greedy,"), ["unknown method ''"]),

@@ -13,6 +13,7 @@ from slackswap_opt.arguments import HEURISTICS, parse_bandwidths, parse_sweep
 from slackswap_opt.formulations.certificate import Certificate, lower_bound, verify
 from slackswap_opt.formulations.export import export
 from slackswap_opt.formulations.rounding import Rounding
+from slackswap_opt.instances import saved
 from slackswap_opt.report.bar import bar
 from slackswap_opt.result import Progress, Result
 from slackswap_opt.solve import METHODS
@@ -298,3 +299,12 @@ def test_export_refuses_by_name(options: tuple[str, ...], reasons: list[str], ca
     sentence = refused(capsys, "export", *SMALL, *options)
     for reason in reasons:
         assert reason in sentence
+
+
+def test_steps_of_the_library_are_models(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("plan", "library/resnet-50", "--method", "keep-all", "--json") == 0
+    record = json.loads(capsys.readouterr().out)
+    about = saved.about("resnet-50")
+    assert (record["instance"]["name"], record["peak"]) == ("library/resnet-50", about["peak"])
+    assert run("list", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["library"]["library/resnet-50"] == about
