@@ -88,7 +88,7 @@ def test_options_reach_the_solver_and_progress_goes_to_standard_error(
         "budget": None,
     }
     assert capsys.readouterr().err.splitlines() == [
-        "slackswap: after 0.5 s: no plan yet; no plan exceeds 100.00%",
+        "slackswap: after 0.5 s: no plan exceeds 100.00%",
         "slackswap: after 1.2 s: retained 91.67%; no plan exceeds 100.00%",
     ]
 

@@ -21,7 +21,7 @@ from tests.example import STEP
 
 def optimum(path: Path) -> float | None:
     """What HiGHS finds for the program in a file; None if that is infeasible."""
-    solver = highspy.Highs()
+    solver = highspy.Highs()  # type: ignore[no-untyped-call]
     solver.silent()
     assert solver.readModel(str(path)) == highspy.HighsStatus.kOk
     solver.run()

@@ -210,10 +210,22 @@ def test_without_matplotlib_the_error_is_the_remedy(monkeypatch: pytest.MonkeyPa
 def test_what_a_bound_allows_is_rounded_up() -> None:
     # 1100 / 1153 is 95.403... percent: a plan that retains it would exceed 95.40 percent.
     assert bounds_in_words(1100, 1200, 1153) == "retained 91.67%; no plan exceeds 95.41%"
-    assert bounds_in_words(1100, None, 1100) == "no plan yet; no plan exceeds 100.00%"
+    assert bounds_in_words(1100, None, 1100) == "no plan exceeds 100.00%"
     assert bounds_in_words(1100, 1200, None) == "retained 91.67%"
+    assert bounds_in_words(1100, None, None) == "nothing yet"
     assert bounds_in_words(0, 0, 0) == "retained 100.00%; no plan exceeds 100.00%"
 
 
 def test_a_schedule_from_outside_of_the_plan_space_has_no_gap() -> None:
     assert "gap none: this schedule beats the bound" in text(result_table(replace(SWAPPED, bound=1201)))
+
+
+def test_figures_side_by_side_are_whole_on_a_narrow_terminal() -> None:
+    shown = rendered([compare_table([SWAPPED, RECOMPUTED])], terminal=False)
+    environment = {"COLUMNS": "60", "TERM": "dumb"}
+    with pytest.MonkeyPatch.context() as patched:
+        for name, value in environment.items():
+            patched.setenv(name, value)
+        narrow = rendered([compare_table([SWAPPED, RECOMPUTED])], terminal=True)
+    assert "\u2026" not in narrow
+    assert [line.split() for line in shown.splitlines()[3:]] == [line.split() for line in narrow.splitlines()[3:]]

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
+from rich.console import Console, ConsoleDimensions
 from rich.table import Table
 
 from slackswap_opt.instance import Instance, Link
@@ -67,11 +67,11 @@ def bound_rows(instance: Instance, timeline: Timeline | None, bound: int | None)
 
 def bounds_in_words(ideal: int, makespan: int | None, bound: int | None) -> str:
     """Return the throughput that a makespan retains and that a bound allows, the latter rounded up so that it stays true."""
-    words = ["no plan yet" if makespan is None else f"retained {format_percent(ideal / makespan if makespan else 1.0)}"]
+    words = [] if makespan is None else [f"retained {format_percent(ideal / makespan if makespan else 1.0)}"]
     if bound is not None:
         most = -(-(10**4) * ideal // bound) / 10**4 if bound else 1.0
         words.append(f"no plan exceeds {format_percent(most)}")
-    return "; ".join(words)
+    return "; ".join(words) or "nothing yet"
 
 
 def instance_rows(instance: Instance) -> list[tuple[str, str]]:
@@ -126,22 +126,28 @@ def compare_table(results: Sequence[Result]) -> Table:
     columns = ["model", "method", "status", "retained", "makespan", "peak", "budget", *(["link"] if links else [])]
     columns += ["stalls", "recompute", "moved", *(["gap"] if gaps else []), "planned in"]
     table = Table(*columns, box=SIMPLE_HEAD, pad_edge=False)
-    for column in table.columns[3:]:
-        column.justify = "right"
-    for column in table.columns:
+    rows = [_compared(result, links=links, gaps=gaps) for result in results]
+    for row in rows:
+        table.add_row(*row)
+    for n, column in enumerate(table.columns):
+        column.justify = "left" if n < 3 else "right"
         column.no_wrap = True
-    for result in results:
-        budget, cost = result.instance.budget, _cost(result)
-        cells = [result.instance.name, result.method, result.status.value, *cost[:3]]
-        cells.append("none" if budget is None else format_size(budget))
-        cells += [_bandwidths(result.instance.link)] if links else []
-        cells += cost[3:]
-        if gaps:
-            cells.append("-" if result.gap is None else format_percent(result.gap))
-        table.add_row(*cells, format_time(result.runtime))
+        # A narrow terminal wraps whole lines rather than lose digits.
+        column.min_width = max(len(cells[n]) for cells in (columns, *rows))
     table.caption_justify = "left"
     table.caption = "\n".join(f"{result.instance.name}: {result.message}" for result in results if result.message)
     return table
+
+
+def _compared(result: Result, *, links: bool, gaps: bool) -> list[str]:
+    budget, cost = result.instance.budget, _cost(result)
+    cells = [result.instance.name, result.method, result.status.value, *cost[:3]]
+    cells.append("none" if budget is None else format_size(budget))
+    cells += [_bandwidths(result.instance.link)] if links else []
+    cells += cost[3:]
+    if gaps:
+        cells.append("-" if result.gap is None else format_percent(result.gap))
+    return [*cells, format_time(result.runtime)]
 
 
 def _bandwidths(link: Link) -> str:
@@ -217,7 +223,9 @@ def rendered(tables: Iterable[Table], *, encoding: str = "utf-8", terminal: bool
     for above, table in zip([None, *tables], tables, strict=False):
         if above and above.box is None:
             console.print()
-        console.width = max(console.width, console.measure(table, options=console.options.update(width=1000)).minimum)
+        width = max(console.width, console.measure(table, options=console.options.update(width=1000)).minimum)
+        # Both are set, since a dumb terminal has its own idea of the width otherwise.
+        console.size = ConsoleDimensions(width, console.height)
         console.print(table)
     page.seek(0)
     return "\n".join(line.rstrip() for line in page)
