@@ -1,6 +1,7 @@
 """What each command does with its options: bounds, certificates, sweeps, exports and profiles, and the options it refuses."""
 
 import json
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,7 +21,7 @@ from slackswap_opt.solve import METHODS
 from slackswap_opt.solve import solve as real_solve
 from slackswap_opt.units import format_time
 from tests.example import STEP
-from tests.test_cli import refused, run, step, swap
+from tests.test_cli import ROOT, refused, run, step, swap
 
 __all__ = ["step", "swap"]
 
@@ -44,6 +45,21 @@ def test_plan_states_a_certified_bound(step: str, capsys: pytest.CaptureFixture[
     assert err == ""
     assert run("plan", step, "--bound", "--json") == 0
     assert 1100 <= json.loads(capsys.readouterr().out)["bound"] <= 1200
+
+
+def test_the_readme_states_the_bound_that_is_proven(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    for line in (
+        "plan gpt2-xl --budget 50% --save-certificate proof.json",
+        "check gpt2-xl --budget 50% --certificate proof.json",
+    ):
+        assert f"slackswap {line}\n" in readme
+        assert run(*line.split()) == 0
+        (stated,) = re.findall(r"no plan exceeds [0-9.]+%", words(capsys.readouterr().out))
+        assert stated in readme
 
 
 def test_a_saved_certificate_is_for_the_budget_that_applied(tmp_path: Path, step: str) -> None:

@@ -229,3 +229,7 @@ def test_figures_side_by_side_are_whole_on_a_narrow_terminal() -> None:
         narrow = rendered([compare_table([SWAPPED, RECOMPUTED])], terminal=True)
     assert "\u2026" not in narrow
     assert [line.split() for line in shown.splitlines()[3:]] == [line.split() for line in narrow.splitlines()[3:]]
+
+
+def test_what_is_said_of_several_results_is_said_once() -> None:
+    assert text(compare_table([NOTHING, NOTHING, SWAPPED])).count(NOTHING.message) == 1

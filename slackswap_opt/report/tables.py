@@ -135,7 +135,8 @@ def compare_table(results: Sequence[Result]) -> Table:
         # A narrow terminal wraps whole lines rather than lose digits.
         column.min_width = max(len(cells[n]) for cells in (columns, *rows))
     table.caption_justify = "left"
-    table.caption = "\n".join(f"{result.instance.name}: {result.message}" for result in results if result.message)
+    messages = (f"{result.instance.name}: {result.message}" for result in results if result.message)
+    table.caption = "\n".join(dict.fromkeys(messages))
     return table
 
 
