@@ -1,6 +1,7 @@
 """When swapped tensors travel: offloads as early as the lane allows, prefetches as late as is in time, within the budget."""
 
 from bisect import bisect_right
+from collections import defaultdict
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
@@ -123,7 +124,7 @@ class OffloadLane:
     def sweep(self) -> None:
         """Choose issue and eviction of every swap, or that it is kept."""
         events = len(self.durations)
-        agenda: list[list[int]] = [[] for _ in range(events + 1)]
+        agenda: dict[int, list[int]] = defaultdict(list)
         for n, swap in enumerate(self.swaps):
             for e in {swap.out.written + 1, swap.out.last + 1, swap.gone_by, swap.back.first}:
                 agenda[e].append(n)
@@ -133,7 +134,7 @@ class OffloadLane:
             self.clock = max(self.clock, self.axis[e])
             while self.host_ends and self.host_ends[0][0] < e:
                 self.host -= heappop(self.host_ends)[1]
-            for n in agenda[e]:
+            for n in agenda.get(e, ()):
                 self.attend(n, e)
             self.issue_before_end(e)
             while self.leaving and self.leaving[0][0] <= self.clock:

@@ -71,12 +71,12 @@ def _on_axis(instance: Instance, runs: RunList, axis: list[int]) -> Placement:
 def _instructions(runs: RunList, swaps: list[Swap]) -> list[Instruction]:
     """Write down events and copies; at a position: drops, offloads, evictions, then prefetches."""
     before: dict[int, list[tuple[int, int, Instruction]]] = defaultdict(list)
+    drops: dict[int, list[Instruction]] = defaultdict(list)
     travelling = {id(swap.out) for swap in swaps if swap.kept or swap.copies}
-    drops: list[list[int]] = [[] for _ in range(len(runs.events) + 1)]
     for stays in runs.stays:
         for stay in stays:
             if id(stay) not in travelling:
-                drops[stay.last + 1].append(stay.tensor)
+                drops[stay.last + 1].append(Instruction(Action.DROP, stay.tensor))
     for n, swap in enumerate(swaps):
         if swap.kept:
             continue
@@ -85,10 +85,10 @@ def _instructions(runs: RunList, swaps: list[Swap]) -> list[Instruction]:
             before[swap.evict].append((1, n, Instruction(Action.EVICT, swap.tensor)))
         before[swap.fetch].append((2, swap.back.first, Instruction(Action.PREFETCH, swap.tensor)))
     instructions: list[Instruction] = []
-    for e, gone in enumerate(drops):
-        instructions += [Instruction(Action.DROP, i) for i in gone]
+    for e, t in enumerate(runs.events):
+        if e in drops:
+            instructions += drops[e]
         if e in before:
             instructions += [instruction for *_, instruction in sorted(before[e])]
-        if e < len(runs.events):
-            instructions.append(Instruction(Action.RUN, runs.events[e]))
-    return instructions
+        instructions.append(Instruction(Action.RUN, t))
+    return instructions + drops[len(runs.events)]
