@@ -1,5 +1,6 @@
 """Profiles without a device: tensors have shapes only, and durations come from the roofline of a device."""
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -62,13 +63,29 @@ def profile_fake(
 
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     with mode, accelerator_kernels():
-        with _without_weak_references(mode):
+        with _without_weak_references(mode), _copyable(mode):
             step = build()
         trace, steps = until_equal(run)
     for storage in trace.storages:
         if statistics_in_32_bits(trace.calls[storage.maker].short, storage.output, storage.dtype):
             storage.size *= 2
     return profile_of(trace, name, link or device.link(), steps=steps)
+
+
+@contextmanager
+def _copyable(mode: FakeTensorMode) -> Iterator[None]:
+    """Return a context in which modules without data can be copied, as ``nn.TransformerEncoder`` copies its layer.
+
+    A copy of a fake tensor takes its mode along: it must be the same mode, not a copy of it. PyTorch warns that it asks such a
+    tensor for its address, which it does not have.
+    """
+    mode.__deepcopy__ = lambda memo: mode  # type: ignore[attr-defined]
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Accessing the data pointer of FakeTensor", category=UserWarning)
+            yield
+    finally:
+        del mode.__deepcopy__  # type: ignore[attr-defined]
 
 
 @contextmanager

@@ -239,3 +239,12 @@ def test_the_catalogue_counts_what_a_profile_sees(name: str) -> None:
 @pytest.mark.parametrize(("name", "layers", "batch"), [("bert-large", 24, 32), ("gpt2-xl", 48, 8), ("llama-7b", 32, 1)])
 def test_the_catalogue_counts_what_a_profile_sees_in_full(name: str, layers: int, batch: int) -> None:
     compare(name, layers, batch)
+
+
+def test_a_model_that_copies_its_layers_is_built_without_data() -> None:
+    def build() -> Callable[[], Any]:
+        layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+        model = nn.TransformerEncoder(layer, 3, enable_nested_tensor=False)
+        return lambda: model(torch.ones(2, 4, 8)).sum().backward()
+
+    assert sum(tensor.kind == "mask" for tensor in profile_fake(build).instance.tensors) == 3 * 3
