@@ -47,13 +47,14 @@ def test_both_formats_are_the_same_program(tmp_path_factory: pytest.TempPathFact
 
 
 # minimise 3 x - 2 y + z, where x + y <= 4, x >= 1 + z / 2 and z = 2 w, for integers x in [0, 9] and y in [-5, 2], z in [-8, 8],
-# w in [-3, 3]: z = -6 allows x = 0, so that y = 2 gives -4 - 6 = -10.
+# w in [-3, 3], w >= -3: z = -6 allows x = 0, so that y = 2 gives -4 - 6 = -10.
 PROGRAM = LinearProgram()
 X, Y = PROGRAM.variable("x", 9, integer=True), PROGRAM.variable("y", 2, lower=-5, integer=True)
 Z, W = PROGRAM.variable("z", 8, lower=-8), PROGRAM.variable("w", 3, lower=-3)
 PROGRAM.row("sum", [(X, 1), (Y, 1)], Sense.AT_MOST, 4)
 PROGRAM.row("least", [(X, 2), (Z, -1)], Sense.AT_LEAST, 2)
 PROGRAM.row("twice", [(Z, 1), (W, -2)], Sense.EQUAL, 0)
+PROGRAM.row("deep", [(W, 1)], Sense.AT_LEAST, -3)
 PROGRAM.minimise([(X, 3), (Y, -2), (Z, 1)])
 
 
