@@ -97,6 +97,7 @@ def _add_plan(plan: argparse.ArgumentParser) -> None:
     _add_model(plan)
     plan.add_argument("--method", default="greedy", help="how to plan (default: %(default)s); see 'slackswap list'")
     plan.add_argument("--bound", action="store_true", help="prove how much any plan can retain")
+    plan.add_argument("--prices", action="store_true", help="say what more memory and bandwidth would save, and what binds")
     plan.add_argument("--solver", metavar="NAME", help="the solver of a method that takes one")
     plan.add_argument("--tolerance", type=float, metavar="SHARE", help="the gap that counts as optimal (default: 0.0001)")
     plan.add_argument("--time-limit", type=float, metavar="SECONDS", help="when a solver stops with the best that it has")

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from slackswap_opt.formulations.certificate import Certificate
+    from slackswap_opt.formulations.prices import Prices
 
 log = logging.getLogger(__name__)
 progress = logging.getLogger("slackswap_opt.progress")
@@ -61,25 +62,37 @@ def plan(arguments: argparse.Namespace) -> Report:
     options = solver_options(arguments, [arguments.method], names, bound=bound)
     check_outputs(arguments)
     instance = load_model(arguments.model, arguments)
-    if arguments.save_certificate is not None and arguments.budget is None and instance.budget is None:
-        raise InputError("--save-certificate needs a budget: without one the ideal step is the bound, and nothing is to prove")
+    if arguments.budget is None and instance.budget is None:
+        if arguments.save_certificate is not None:
+            raise InputError(
+                "--save-certificate needs a budget: without one the ideal step is the bound, with nothing to prove"
+            )
+        if arguments.prices:
+            raise InputError("--prices needs a budget: without one memory costs nothing")
     result = solve(
         instance, arguments.method, budget=arguments.budget, bound=bound, on_progress=_teller(instance.ideal), **options
     )
     save(result, arguments)
-    return _told(result)
+    return _told(result, _prices(result.instance) if arguments.prices else None)
 
 
-def _told(result: Result) -> Report:
+def _prices(instance: Instance) -> "Prices":
+    from slackswap_opt.formulations.prices import prices
+
+    return prices(instance)
+
+
+def _told(result: Result, prices: "Prices | None") -> Report:
     def record() -> object:
-        from slackswap_opt.report.records import result_record
+        from slackswap_opt.report.records import prices_record, result_record
 
-        return result_record(result)
+        priced = {"prices": prices_record(result.instance, prices)} if prices else {}
+        return {**result_record(result), **priced}
 
     def tables() -> "list[Table]":
-        from slackswap_opt.report.tables import result_table
+        from slackswap_opt.report.tables import prices_table, result_table
 
-        return [result_table(result)]
+        return [result_table(result), *([prices_table(result.instance, prices)] if prices else [])]
 
     return Report(exit_code([result]), record, tables)
 

@@ -13,6 +13,7 @@ from slackswap_opt import commands
 from slackswap_opt.arguments import HEURISTICS, parse_bandwidths, parse_sweep
 from slackswap_opt.formulations.certificate import Certificate, lower_bound, verify
 from slackswap_opt.formulations.export import export
+from slackswap_opt.formulations.prices import prices
 from slackswap_opt.formulations.rounding import Rounding
 from slackswap_opt.instances import saved
 from slackswap_opt.report.bar import bar
@@ -77,6 +78,20 @@ def test_no_certificate_is_made_where_a_single_operation_does_not_fit(
     assert not path.exists()
 
 
+def test_plan_tells_prices(step: str, capsys: pytest.CaptureFixture[str]) -> None:
+    expected = prices(STEP)
+    assert run("plan", step, "--prices", "--json") == 0
+    record = json.loads(capsys.readouterr().out)["prices"]
+    assert (record["memory"], record["offload"], record["prefetch"]) == (expected.memory, expected.offload, expected.prefetch)
+    # Memory binds in h and h' alone, where a, b and c are all alive, and a is what can leave.
+    assert {name for name, _ in record["operations"]} <= {"h", "h'"}
+    assert [interval[:3] for interval in record["intervals"]] == [["a", 1, 4]]
+    assert run("plan", step, "--prices") == 0
+    assert "one more GiB would save" in words(capsys.readouterr().out)
+    assert run("plan", step, "--prices", "--budget", "100%") == 0
+    assert "memory binds in nothing" in words(capsys.readouterr().out)
+
+
 def test_options_reach_the_solver_and_progress_goes_to_standard_error(
     step: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -121,6 +136,7 @@ def test_options_reach_the_solver_and_progress_goes_to_standard_error(
         (("--bound", "--time-limit", "soon"), ["--time-limit", "'soon'"]),
         (("--bound", "--tolerance", "1"), ["tolerance must be a number from 0 to below 1"]),
         (("--save-certificate", "c.json"), ["--save-certificate needs a budget"]),
+        (("--prices",), ["--prices needs a budget"]),
         (("--force",), ["--force has no effect without", "--save-instance", "--save-certificate", "--plot"]),
         (
             ("--budget", "50%", "--save-certificate", "x", "--save-schedule", "x"),

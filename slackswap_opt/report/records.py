@@ -10,6 +10,7 @@ from slackswap_opt.timeline import Timeline
 
 if TYPE_CHECKING:
     from slackswap_opt.formulations.certificate import Certificate
+    from slackswap_opt.formulations.prices import Prices
     from slackswap_opt.runtime import Profile
 
 _SEQUENCES = ("start", "end", "resident", "memory")
@@ -50,6 +51,19 @@ def check_record(instance: Instance, timeline: Timeline | None, certificate: "Ce
     if certificate is not None:
         record["certificate"] = {"bound": certificate.bound, "fits": certificate.bound is not None}
     return record
+
+
+def prices_record(instance: Instance, prices: "Prices") -> dict[str, Any]:
+    """Return prices in ns for a GiB and for a GB/s, and in ns what binds: operations, and tensors through idle intervals."""
+    return {
+        "memory": prices.memory,
+        "offload": prices.offload,
+        "prefetch": prices.prefetch,
+        "operations": [[instance.operations[t].name, price] for t, price in prices.operations],
+        "intervals": [
+            [instance.tensors[interval.tensor].name, interval.start, interval.end, cost] for interval, cost in prices.intervals
+        ],
+    }
 
 
 def profile_record(profile: "Profile") -> dict[str, Any]:

@@ -8,7 +8,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console, ConsoleDimensions
 from rich.table import Table
 
-from slackswap_opt.instance import Instance, Link
+from slackswap_opt.instance import IdleInterval, Instance, Link
 from slackswap_opt.plan import Decision
 from slackswap_opt.result import Result
 from slackswap_opt.timeline import Timeline
@@ -16,6 +16,7 @@ from slackswap_opt.units import format_bandwidth, format_percent, format_size, f
 
 if TYPE_CHECKING:
     from slackswap_opt.formulations.certificate import Certificate
+    from slackswap_opt.formulations.prices import Prices
     from slackswap_opt.runtime import MemoryRow, Profile
 
 _MOST_ROWS = 30
@@ -154,6 +155,26 @@ def _compared(result: Result, *, links: bool, gaps: bool) -> list[str]:
 def _bandwidths(link: Link) -> str:
     out, back = map(format_bandwidth, (link.offload_bandwidth, link.prefetch_bandwidth))
     return out if out == back else f"{out} out, {back} back"
+
+
+def prices_table(instance: Instance, prices: "Prices") -> Table:
+    """Return what a little more memory and bandwidth would save of the bound, and what binds most."""
+    operations, tensors, o = prices.operations, prices.intervals, instance.operations
+    rows = [
+        ("one more GiB", f"would save {format_time(round(prices.memory))} of the bound"),
+        ("one more GB/s", f"{format_time(round(prices.offload))} to the host, {format_time(round(prices.prefetch))} back"),
+        ("memory binds in", _most(len(operations), [f"{o[t].name} {format_time(round(y))}/GiB" for t, y in operations[:5]])),
+        ("dear to keep", _most(len(tensors), [_dear(instance, *entry) for entry in tensors[:5]])),
+    ]
+    return _sheet("Prices, for small changes", rows)
+
+
+def _dear(instance: Instance, interval: IdleInterval, cost: float) -> str:
+    return f"{instance.tensors[interval.tensor].name} {format_time(round(cost))}"
+
+
+def _most(count: int, first: list[str]) -> str:
+    return ", ".join(first + [f"{count - len(first)} more"] * (count > len(first))) or "nothing"
 
 
 def profile_table(profile: "Profile", hardware: str | None) -> Table:
