@@ -1,4 +1,4 @@
-"""The process in which PuLP runs a solver: `python pulp_process.py FOLDER`, started by `milp`, which says what is in there.
+"""The process in which PuLP runs a solver: `python pulp_process.py FOLDER`, started and described by `process`.
 
 It imports nothing of this package, so that it starts quickly; what solvers print goes wherever its parent sends it.
 """
@@ -27,7 +27,7 @@ OUTCOMES = {
 class Highs(pulp.HiGHS):  # type: ignore[misc]
     """HiGHS with a start, which PuLP does not pass on, and with its progress written down."""
 
-    start: list[float | None] | None = None
+    start: list[float] | None = None
     folder = Path()
 
     def callSolver(self, lp: Any) -> None:  # noqa: N802
@@ -38,7 +38,7 @@ class Highs(pulp.HiGHS):  # type: ignore[misc]
         model, best = lp.solverModel, float("inf")
         columns = {int(variable.name[1:]): variable.index for variable in lp.variables()}
         if self.start:
-            known = [(columns[j], value) for j, value in enumerate(self.start) if value is not None and j in columns]
+            known = sorted((index, self.start[j]) for j, index in columns.items())
             indices = np.array([index for index, _ in known], dtype=np.int32)
             model.setSolution(len(known), indices, np.array([value for _, value in known], dtype=float))
 
@@ -71,7 +71,7 @@ def die_with_parent() -> None:
 
 def refusal(name: str) -> dict[str, Any] | None:
     """Return what to answer if PuLP does not know a solver, or it is not installed."""
-    known = pulp.listSolvers()
+    known = list(dict.fromkeys(pulp.listSolvers()))
     if name in known:
         solver = pulp.getSolver(name, msg=False)
         if solver.available():
@@ -80,7 +80,9 @@ def refusal(name: str) -> dict[str, Any] | None:
         missing = f"there is no program '{path}'" if path else "its Python package cannot be used"
     else:
         missing = ""
-    return {"outcome": "refused", "known": known, "available": pulp.listSolvers(onlyAvailable=True), "missing": missing}
+    available = pulp.listSolvers(onlyAvailable=True)
+    words = f"it is not installed: {missing}"
+    return {"outcome": "refused", "known": known, "available": available, "missing": missing, "words": words}
 
 
 def problem(data: dict[str, Any]) -> tuple[Any, list[Any]]:
@@ -117,7 +119,7 @@ def solver_for(data: dict[str, Any], folder: Path, variables: list[Any]) -> Any:
         # CBC takes a seed of 0 for the time of day.
         options["options"] = [f"randomCbcSeed {data['seed'] + 1}", f"randomSeed {data['seed'] + 1}"]
         options["logPath"] = str(folder / "log")
-    if start and None not in start and "warmStart" in accepted:
+    if start and "warmStart" in accepted:
         options["warmStart"] = True
         for variable, value in zip(variables, start, strict=True):
             variable.setInitialValue(value, check=False)

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from slackswap_opt.drafts import Found, NoPlanError
-from slackswap_opt.formulations.rounding import Rounding, Units
 from slackswap_opt.formulations.slack import SlackModel
 from slackswap_opt.formulations.solved import Limits, Outcome, Solved
 from slackswap_opt.greedy import greedy
@@ -42,6 +41,21 @@ def milp(instance: Instance, options: Options) -> Answer:
     return _through_pulp(instance, options, options.solver)
 
 
+def cp_sat(instance: Instance, options: Options) -> Answer:
+    """Solve by OR-Tools CP-SAT.
+
+    With one thread it also stops at a count of its work that it reaches in about half of the time limit, so that equal calls
+    give equal plans unless the machine is slow.
+    """
+    from slackswap_opt.formulations import cp_sat as solver
+
+    def solve(model: SlackModel, limits: Limits, start: Start) -> Solved:
+        count = options.time_limit / 2 if options.threads == 1 and options.time_limit is not None else None
+        return solver.solve_program(model.program, limits, start, deterministic_limit=count)
+
+    return Run(instance, options, "CP-SAT", solver.model_for).answer(solve)
+
+
 def _through_pulp(instance: Instance, options: Options, solver: str | None) -> Answer:
     from slackswap_opt.formulations import milp
 
@@ -50,7 +64,7 @@ def _through_pulp(instance: Instance, options: Options, solver: str | None) -> A
     def solve(model: SlackModel, limits: Limits, start: Start) -> Solved:
         return milp.solve_program(model.program, name, limits, start)
 
-    return Run(instance, options, name, milp.units_for(instance)).answer(solve)
+    return Run(instance, options, name, milp.model_for).answer(solve)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +101,13 @@ class Run:
         What is to be planned, and what the caller asks for.
     solver
         The solver's name.
-    units
-        What its model counts in.
+    model_for
+        What builds its model.
     """
 
-    def __init__(self, instance: Instance, options: Options, solver: str, units: Units) -> None:
-        self.instance, self.options, self.solver, self.units = instance, options, solver, units
+    def __init__(self, instance: Instance, options: Options, solver: str, model_for: Callable[[Instance], SlackModel]) -> None:
+        self.instance, self.options, self.solver, self.model_for = instance, options, solver, model_for
+        self.unit = 1
         self.began = time.monotonic()
         self.deadline = None if options.time_limit is None else self.began + options.time_limit
 
@@ -115,9 +130,10 @@ class Run:
 
     def suggestion(self, solve: Solve, first: Found | None) -> Suggestion:
         """Have a model solved from a plan that is known, and place what comes of it."""
-        model = SlackModel(self.instance, rounding=Rounding.INNER, units=self.units)
+        model = self.model_for(self.instance)
+        self.unit = model.units.time
         start = model.plan_to_values(first.plan) if first else None
-        solved = solve(model, self._limits(first), start)
+        solved = solve(model, self._limits(), start)
         if solved.values is None:
             return Suggestion(solved, None, None, start is not None, "")
         overhead = sum(cost * solved.values[column] for column, cost in model.program.objective.items())
@@ -127,11 +143,11 @@ class Run:
             found = improved(self.instance, found, Effort.for_size(self.instance, self.deadline))
         return Suggestion(solved, found, believed, start is not None, fault)
 
-    def _limits(self, first: Found | None) -> Limits:
+    def _limits(self) -> Limits:
         options, kept = self.options, PLACING * (self.options.time_limit or 0.0)
         return Limits(
             deadline=None if self.deadline is None else self.deadline - kept,
-            gap=options.tolerance * self.instance.ideal / self.units.time,
+            gap=options.tolerance * self.instance.ideal / self.unit,
             threads=options.threads,
             seed=options.seed,
             watch=self._watch if options.on_progress else None,
@@ -144,7 +160,7 @@ class Run:
             self.options.on_progress(Progress(elapsed, self._makespan(objective), self._makespan(bound)))
 
     def _makespan(self, overhead: float | None) -> int | None:
-        return None if overhead is None else self.instance.ideal + round(overhead * self.units.time)
+        return None if overhead is None else self.instance.ideal + round(overhead * self.unit)
 
     def _answered(self, first: Found | None, failure: str, suggestion: Suggestion) -> Answer:
         """Return the shorter of greedy's plan and the solver's, or why there is none."""

@@ -108,10 +108,10 @@ class _Auto:
 
     def _solved(self) -> Answer:
         """Run HiGHS on what time is left, from the best plan."""
-        from slackswap_opt.formulations.milp import HIGHS, solve_program, units_for
+        from slackswap_opt.formulations.milp import HIGHS, model_for, solve_program
 
         left = PATIENCE if (end := self._until(1.0)) is None else max(0.0, end - time.monotonic())
-        run = Run(self.instance, replace(self.options, time_limit=left, on_progress=None), HIGHS, units_for(self.instance))
+        run = Run(self.instance, replace(self.options, time_limit=left, on_progress=None), HIGHS, model_for)
 
         def solve(model: SlackModel, limits: Limits, start: Start) -> Solved:
             watch = (lambda objective, bound: self._tell()) if self.options.on_progress else None

@@ -58,7 +58,13 @@ def _exact(name: str) -> Callable[[Instance, Options], Answer]:
     def answer(instance: Instance, options: Options) -> Answer:
         from slackswap_opt import exact, portfolio
 
-        methods = {"auto": portfolio.auto, "cbc": exact.cbc, "highs": exact.highs, "milp": exact.milp}
+        methods = {
+            "auto": portfolio.auto,
+            "cbc": exact.cbc,
+            "cp-sat": exact.cp_sat,
+            "highs": exact.highs,
+            "milp": exact.milp,
+        }
         return methods[name](instance, options)
 
     return answer
@@ -75,6 +81,7 @@ _METHODS = {
     "auto": _Method("greedy, what the relaxation suggests, a local search, an exact solver", _exact("auto"), chooses=True),
     "cbc": _Method("the slack formulation by CBC, which comes with PuLP", _exact("cbc"), chooses=True),
     "highs": _Method("the slack formulation by HiGHS, through PuLP", _exact("highs"), chooses=True),
+    "cp-sat": _Method("the slack formulation by OR-Tools CP-SAT", _exact("cp-sat"), chooses=True),
     "milp": _Method(
         "the slack formulation by a solver of your choice that PuLP lists", _exact("milp"), chooses=True, takes_solver=True
     ),
