@@ -1,11 +1,9 @@
 """The command `profile`: where the memory of a step of one's own goes, what a budget costs it, the largest batch."""
 
 import argparse
-import inspect
 import sys
-from collections.abc import Callable
 from contextlib import redirect_stdout
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from slackswap_opt import hardware
 from slackswap_opt.arguments import check_outputs, choose, parse_share
@@ -81,13 +79,16 @@ def _told(found: "Profile", device: str | None, result: Result | None) -> Report
 
 def _largest(arguments: argparse.Namespace) -> Report:
     from slackswap_opt.runtime import find_step, largest_batch
+    from slackswap_opt.runtime.target import check_arguments
 
     budget = parse_size(arguments.budget, "budget")
     retained = 0.0 if arguments.retained is None else parse_share(arguments.retained, "--retained")
     options = {} if arguments.hardware is None else {"hardware": arguments.hardware}
     with redirect_stdout(sys.stderr):
         build = find_step(arguments.target)
-        _check_build(build, arguments.target)
+        check_arguments(
+            build, arguments.target, 1, expected="with --largest batch a function that takes a batch and returns a step"
+        )
         batch, result = largest_batch(build, budget, retained=retained, **options)
     save(result, arguments)
 
@@ -102,16 +103,3 @@ def _largest(arguments: argparse.Namespace) -> Report:
         return [result_table(result)]
 
     return Report(PLANNED, record, tables)
-
-
-def _check_build(build: Callable[..., Any], target: str) -> None:
-    try:
-        inspect.signature(build).bind(1)
-    except TypeError:
-        raise InputError(
-            f"{target}: with --largest batch it must be a function that takes a batch and returns a step, "
-            f"got one that takes {inspect.signature(build)}"
-        ) from None
-    except ValueError:
-        # Not every built-in has a signature to look at.
-        return

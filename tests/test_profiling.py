@@ -137,8 +137,10 @@ def test_what_the_largest_batch_must_retain_is_passed_on(
         ),
         (
             ("training_script:make_256", "--largest", "batch", "--budget", "1MB"),
-            ["a function that takes a batch and returns a step, got one that takes ()"],
+            ["with --largest batch a function that takes a batch and returns a step, got one that takes ()"],
         ),
+        (("training_script:make",), ["a function that runs one step without arguments, got one that takes (batch)"]),
+        (("training_script:make", "--hardware", "h100"), ["without arguments, got one that takes (batch)"]),
         (("training_script:make_small", "--largest", "batch", "--budget", "99B"), ["not even a batch of one fits"]),
     ],
 )

@@ -1,6 +1,7 @@
 """A training step by its name: ``package.module:function``, as a command line spells it."""
 
 import importlib
+import inspect
 import os
 import sys
 from collections.abc import Callable
@@ -66,8 +67,27 @@ def profile_command(
         Whether to measure durations, without `hardware`.
     """
     if hardware is not None:
-        return profile_fake(lambda: find_step(target), hardware, name=name or target)
-    return profile(find_step(target), name=name or target, timed=timed)
+        return profile_fake(lambda: _step_without_arguments(target), hardware, name=name or target)
+    return profile(_step_without_arguments(target), name=name or target, timed=timed)
+
+
+def check_arguments(function: Callable[..., Any], target: str, *arguments: object, expected: str) -> None:
+    """Raise `InputError`, saying what is `expected`, if a function cannot be called with these arguments."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        # Not every built-in has a signature to look at.
+        return
+    try:
+        signature.bind(*arguments)
+    except TypeError:
+        raise InputError(f"{target}: expected {expected}, got one that takes {signature}") from None
+
+
+def _step_without_arguments(target: str) -> Callable[[], Any]:
+    step = find_step(target)
+    check_arguments(step, target, expected="a function that runs one step without arguments")
+    return step
 
 
 def _module(name: str, target: str) -> Any:
