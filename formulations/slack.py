@@ -109,7 +109,7 @@ class SlackModel:
             openings = [(interval.tensor, interval.start) for interval in self.reduced.intervals]
             for i, a in (*openings, *((n, tail.start) for n, tail in self.reruns.tails.items())):
                 writers = self.instance.writers[i]
-                marks.update((a + 1, writers[bisect_right(writers, a) - 1] + 1))
+                marks.update((a + 1, writers[bisect_right(writers, a) - 1]))
         return sorted(mark for mark in marks if mark < len(self.instance.operations))
 
     def _horizon(self) -> int:

@@ -22,6 +22,8 @@ def test_outer_loosens_and_inner_tightens(unit: Units, number: int) -> None:
     assert inner.budget(number) <= Fraction(number, unit.size) <= outer.budget(number)
     assert outer.work(number) <= Fraction(number, unit.time) <= inner.work(number)
     assert inner.size(number) - outer.size(number) <= 1
+    moved = Fraction(7 * number, unit.time)
+    assert inner.capacity(Rate(7, 3), number) <= moved <= outer.capacity(Rate(7, 3), number)
 
 
 def exact(rate: Rate) -> Fraction:

@@ -218,6 +218,25 @@ def test_a_second_swap_of_the_same_bytes_copies_nothing_out() -> None:
     assert optimum(instance) == 10
 
 
+def test_nothing_is_copied_before_it_is_written() -> None:
+    # The link is idle for 100 ns, but tensor 0 comes after them and must be gone during 2, right away: 4 ns out, 4 ns back.
+    rows = [(100, (), ()), (0, (), (0,)), (5, (), (1,)), (5, (0,), ())]
+    instance = forward_only(step((8, 8), rows, 8))
+    assert optimum(instance) == instance.ideal + 8
+    assert overhead(SlackModel(instance, reductions=Reductions(merge=False))) == pytest.approx(8)
+    # With steps merged the copy may begin at any time of the step in which its tensor is written.
+    assert overhead(SlackModel(instance)) == pytest.approx(4)
+
+
+def test_what_stays_lends_no_head_start_to_what_goes() -> None:
+    # Tensor 0 could be copied out during operation 0, but may as well stay; tensor 1, which comes later, must be gone during 2
+    # and 3: 4 ns out and 4 ns back.
+    rows = [(100, (), (0,)), (0, (0,), (1,)), (5, (0,), (2,)), (5, (), (3,)), (5, (1,), ()), (5, (0,), ())]
+    instance = forward_only(step((8, 8, 4, 4), rows, 12))
+    assert optimum(instance) == instance.ideal + 8
+    assert integer_optimum(SlackModel(instance, reductions=Reductions(merge=False)).program) == 8
+
+
 def test_an_in_place_writer_makes_the_host_copy_stale() -> None:
     # As above, but operation 2 writes tensor 0 in place: out twice.
     rows = [(0, (), (0,)), (0, (), (1,)), (0, (0,), (0,)), (0, (), (2,)), (0, (0,), ())]
