@@ -232,7 +232,7 @@ def test_what_stays_lends_no_head_start_to_what_goes() -> None:
     # Tensor 0 could be copied out during operation 0, but may as well stay; tensor 1, which comes later, must be gone during 2
     # and 3: 4 ns out and 4 ns back.
     rows = [(100, (), (0,)), (0, (0,), (1,)), (5, (0,), (2,)), (5, (), (3,)), (5, (1,), ()), (5, (0,), ())]
-    instance = forward_only(step((8, 8, 4, 4), rows, 12))
+    instance = forward_only(step((8, 8, 8, 8), rows, 16))
     assert optimum(instance) == instance.ideal + 8
     assert integer_optimum(SlackModel(instance, reductions=Reductions(merge=False)).program) == 8
 
