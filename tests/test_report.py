@@ -19,8 +19,17 @@ from slackswap_opt.files import InputError
 from slackswap_opt.plan import Decision
 from slackswap_opt.report.plots import plot, plot_lanes, plot_memory, plot_timeline
 from slackswap_opt.report.records import result_record
-from slackswap_opt.report.tables import bounds_in_words, check_table, compare_table, exact_size, rendered, result_table
+from slackswap_opt.report.tables import (
+    bounds_in_words,
+    check_table,
+    compare_table,
+    exact_size,
+    memory_table,
+    rendered,
+    result_table,
+)
 from slackswap_opt.result import Result, Status
+from slackswap_opt.runtime import MemoryRow
 from slackswap_opt.schedule import Schedule
 from slackswap_opt.simulate import simulate
 from slackswap_opt.testing import instances, schedules
@@ -233,3 +242,15 @@ def test_figures_side_by_side_are_whole_on_a_narrow_terminal() -> None:
 
 def test_what_is_said_of_several_results_is_said_once() -> None:
     assert text(compare_table([NOTHING, NOTHING, SWAPPED])).count(NOTHING.message) == 1
+
+
+def test_what_weighs_little_is_summed_up_where_memory_goes() -> None:
+    heavy = MemoryRow("layers.*", "activation", 8, 2000, 1999, 30, 500, 2000, 1000, "")
+    fixed = MemoryRow("head", "gradient", 1, 3000, 3000, 40, 0, 0, 0, "it belongs to the backward pass")
+    light = MemoryRow("norm", "mean", 1, 4, 4, 10, 20, 4, 4, "")
+    shown = text(memory_table([heavy, fixed, light, light]))
+    assert "layers.* activation 8 2.000 kB 1.999 kB 30 ns 500 ns yes 1.000 kB" in shown
+    assert "head gradient 1 3.000 kB 3.000 kB 40 ns 0 ns no no it belongs to the backward pass" in shown
+    assert "mean" not in shown
+    assert "2 more rows, 8 B at the peak" in shown
+    assert "more rows" not in text(memory_table([heavy, fixed]))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from slackswap_opt.formulations.prices import Prices
     from slackswap_opt.runtime import MemoryRow, Profile
 
-_MOST_ROWS = 30
+_MOST_ROWS, _LEAST_SHARE = 30, 1000
 _DECIDED = {"kept": Decision.KEEP, "swapped": Decision.SWAP, "recomputed": Decision.RECOMPUTE}
 
 
@@ -193,17 +193,20 @@ def profile_table(profile: "Profile", hardware: str | None) -> Table:
 
 
 def memory_table(rows: "Sequence[MemoryRow]") -> Table:
-    """Return where the memory of a step goes, by module and kind, as many rows as a person looks at."""
+    """Return where the memory of a step goes, by module and kind: rows of a thousandth of the peak or more."""
     columns = ["module", "kind", "tensors", "size", "at the peak", "recompute", "idle", "can be swapped", "recomputed"]
     table = Table(*columns, "or why not", title="Where your memory goes", title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
     for column in table.columns[2:9]:
         column.justify = "right"
         column.no_wrap = True
-    for row in rows[:_MOST_ROWS]:
+    table.columns[0].overflow = "fold"
+    weight = sum(row.at_peak for row in rows)
+    heavy = [row for row in rows if row.at_peak * _LEAST_SHARE >= weight][:_MOST_ROWS]
+    for row in heavy:
         sizes, times = map(format_size, (row.size, row.at_peak)), map(format_time, (row.recompute_time, row.idle_time))
         able = (_part(part, row.size) for part in (row.movable, row.rebuildable))
         table.add_row(row.path or "-", row.kind, str(row.tensors), *sizes, *times, *able, row.reason)
-    if left := rows[_MOST_ROWS:]:
+    if left := [row for row in rows if row not in heavy]:
         table.caption_justify = "left"
         table.caption = f"{len(left)} more rows, {format_size(sum(row.at_peak for row in left))} at the peak"
     return table
