@@ -37,14 +37,17 @@ def solver_name(name: str | None) -> str:
     Raises
     ------
     ImportError
-        If PuLP is not installed.
+        If PuLP, or HiGHS where that is asked for, is not installed.
     InputError
         If PuLP does not know the solver, or it is not installed.
     """
     if find_spec("pulp") is None:
-        raise ImportError("pip install 'pulp>=3.3.2,<4' highspy")
+        raise ImportError("pip install 'pulp>=3.3.2,<4'")
     if name is None or name.lower() in ALIASES:
-        return ALIASES[(name or "cbc").lower()]
+        name = ALIASES[(name or "cbc").lower()]
+        if name == HIGHS and find_spec("highspy") is None:
+            raise ImportError("pip install 'highspy>=1.10'")
+        return name
     answer = run(_SCRIPT, {"solver": name, "check": True}, Limits())
     if answer["outcome"] == "refused":
         raise InputError(_refusal(name, answer))

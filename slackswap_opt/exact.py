@@ -103,13 +103,27 @@ class Run:
         The solver's name.
     model_for
         What builds its model.
+    began
+        When the clock of progress reports began, as `time.monotonic` tells it; by default now. The time limit counts from now.
+    bound
+        A proven lower bound on the makespan for progress reports, or None.
     """
 
-    def __init__(self, instance: Instance, options: Options, solver: str, model_for: Callable[[Instance], SlackModel]) -> None:
-        self.instance, self.options, self.solver, self.model_for = instance, options, solver, model_for
+    def __init__(
+        self,
+        instance: Instance,
+        options: Options,
+        solver: str,
+        model_for: Callable[[Instance], SlackModel],
+        *,
+        began: float | None = None,
+        bound: int | None = None,
+    ) -> None:
+        self.instance, self.options, self.solver, self.model_for, self.bound = instance, options, solver, model_for, bound
+        self.began = time.monotonic() if began is None else began
+        self.deadline = None if options.time_limit is None else time.monotonic() + options.time_limit
+        self.known: Found | None = None
         self.unit = 1
-        self.began = time.monotonic()
-        self.deadline = None if options.time_limit is None else self.began + options.time_limit
 
     def answer(self, solve: Solve) -> Answer:
         """Plan greedily, solve, and return the better plan with what the solver said."""
@@ -130,7 +144,7 @@ class Run:
 
     def suggestion(self, solve: Solve, first: Found | None) -> Suggestion:
         """Have a model solved from a plan that is known, and place what comes of it."""
-        model = self.model_for(self.instance)
+        self.known, model = first, self.model_for(self.instance)
         self.unit = model.units.time
         start = model.plan_to_values(first.plan) if first else None
         solved = solve(model, self._limits(), start)
@@ -157,7 +171,8 @@ class Run:
         """Pass on how far the solver is with its model."""
         if self.options.on_progress:
             elapsed = time.monotonic() - self.began
-            self.options.on_progress(Progress(elapsed, self._makespan(objective), self._makespan(bound)))
+            makespan = self.known.makespan if self.known else None
+            self.options.on_progress(Progress(elapsed, makespan, self.bound, self._makespan(objective), self._makespan(bound)))
 
     def _makespan(self, overhead: float | None) -> int | None:
         return None if overhead is None else self.instance.ideal + round(overhead * self.unit)

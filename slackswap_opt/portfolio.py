@@ -111,11 +111,10 @@ class _Auto:
         from slackswap_opt.formulations.milp import HIGHS, model_for, solve_program
 
         left = PATIENCE if (end := self._until(1.0)) is None else max(0.0, end - time.monotonic())
-        run = Run(self.instance, replace(self.options, time_limit=left, on_progress=None), HIGHS, model_for)
+        run = Run(self.instance, replace(self.options, time_limit=left), HIGHS, model_for, began=self.began, bound=self.bound)
 
         def solve(model: SlackModel, limits: Limits, start: Start) -> Solved:
-            watch = (lambda objective, bound: self._tell()) if self.options.on_progress else None
-            return solve_program(model.program, HIGHS, replace(limits, watch=watch), start)
+            return solve_program(model.program, HIGHS, limits, start)
 
         suggestion = run.suggestion(solve, self.best)
         self._keep(suggestion.found)

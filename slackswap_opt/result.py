@@ -134,11 +134,16 @@ class Progress:
         Seconds since it began.
     makespan, bound
         The best makespan so far and the proven lower bound, in nanoseconds; None where there is none yet.
+    incumbent, least
+        What an exact solver at work has found so far and holds to be the least possible, as makespans in nanoseconds, or None.
+        Both are of its model: a schedule may miss the one and beat the other.
     """
 
     elapsed: float
     makespan: int | None
     bound: int | None
+    incumbent: int | None = None
+    least: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
