@@ -13,6 +13,7 @@ from slackswap_opt.hardware import Hardware
 from slackswap_opt.instance import Instance
 from slackswap_opt.instances.convolutional import RESNET_50, resnet50
 from slackswap_opt.instances.parameters import Parameter, Value, described, look_up
+from slackswap_opt.instances.saved import load_saved
 from slackswap_opt.instances.synthetic import CHAIN, LAYERED, chain, layered, random_instance
 from slackswap_opt.instances.transformers import BERT_LARGE, GPT2_XL, LLAMA_7B, bert, gpt2, llama
 
@@ -35,6 +36,7 @@ _MODELS = {
     "chain": _Model(CHAIN, chain),
     "random": _Model(LAYERED, layered),
 }
+LIBRARY = "library/"
 _HARDWARE = Parameter("hardware", "a100-40gb", "device and link that durations and copies are for", devices.names())
 
 
@@ -72,7 +74,7 @@ def load(name: str, *, hardware: Value | Hardware = "a100-40gb", **chosen: Value
     Parameters
     ----------
     name
-        One of `names`.
+        One of `names`, or ``library/NAME`` for a profiled step of the library, which has no parameters.
     hardware
         The device and link that durations and copies are for, by name or as they are.
     **chosen
@@ -88,6 +90,11 @@ def load(name: str, *, hardware: Value | Hardware = "a100-40gb", **chosen: Value
     >>> load("chain", blocks=3).peak
     400000000
     """
+    if isinstance(name, str) and name.startswith(LIBRARY):
+        if chosen or devices.get(hardware).name != _HARDWARE.default:
+            asked = shown({**chosen, "hardware": devices.get(hardware).name})
+            raise InputError(f"'{name}' is a profile for {_HARDWARE.default} and takes no parameters, got {asked}")
+        return load_saved(name.removeprefix(LIBRARY))
     model, known = _model(name), parameters(name)
     values = {key: look_up(name, known, key).check(value) for key, value in chosen.items()}
     device = devices.get(hardware)

@@ -248,10 +248,14 @@ def _judged(instance: Instance, method: str, answer: Answer, began: int) -> Resu
 def _bounded(result: Result, options: Options) -> Result:
     """Return a result with a certified lower bound on the makespan, or with the proof that nothing fits."""
     from slackswap_opt.formulations.certificate import lower_bound
+    from slackswap_opt.formulations.relaxation import RelaxationError
 
     if result.instance.budget is None:
         return replace(result, bound=result.instance.ideal)
-    certificate = lower_bound(result.instance, time_limit=options.time_limit)
+    try:
+        certificate = lower_bound(result.instance, time_limit=options.time_limit)
+    except RelaxationError as error:
+        return replace(result, message=f"no bound was proven: {error}")
     if certificate.bound is None and result.schedule is None:
         return replace(result, status=Status.INFEASIBLE, certificate=certificate)
     if certificate.bound is None or (result.makespan is not None and certificate.bound > result.makespan):

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from slackswap_opt import instances
 from slackswap_opt.files import InputError
 from slackswap_opt.instances import saved
 from slackswap_opt.solve import solve
@@ -33,6 +34,14 @@ def test_a_step_can_be_planned_into_half_of_its_peak() -> None:
     assert result.peak <= saved.about("resnet-50")["peak"] // 2
     assert result.retained is not None
     assert result.retained > 0.8
+
+
+def test_load_knows_the_library() -> None:
+    assert instances.load("library/moe") == saved.load_saved("moe")
+    with pytest.raises(InputError, match="takes no parameters, got {'batch': 8"):
+        instances.load("library/moe", batch=8)
+    with pytest.raises(InputError, match="takes no parameters, got {'hardware': 'h100'}"):
+        instances.load("library/moe", hardware="h100")
 
 
 def test_there_is_no_such_step() -> None:
