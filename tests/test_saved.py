@@ -38,9 +38,9 @@ def test_a_step_can_be_planned_into_half_of_its_peak() -> None:
 
 def test_load_knows_the_library() -> None:
     assert instances.load("library/moe") == saved.load_saved("moe")
-    with pytest.raises(InputError, match="takes no parameters, got .'batch': 8"):
+    with pytest.raises(InputError, match="takes no parameters"):
         instances.load("library/moe", batch=8)
-    with pytest.raises(InputError, match="takes no parameters, got .'hardware': 'h100'"):
+    with pytest.raises(InputError, match="takes no parameters"):
         instances.load("library/moe", hardware="h100")
 
 
