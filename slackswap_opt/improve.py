@@ -5,6 +5,7 @@ taken from it, and swaps are chosen again: first produced first, as greedy does.
 at a time. An estimate picks the exchanges that are worth placing; the judge has the last word.
 """
 
+import math
 import time
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from itertools import combinations
 
 import numpy as np
 
-from slackswap_opt.drafts import DECISIONS, KEEP, RECOMPUTE, SWAP, Found, NoPlanError, SlackSwap
+from slackswap_opt.drafts import DECISIONS, KEEP, RECOMPUTE, SWAP, Draft, Found, NoPlanError, SlackSwap
 from slackswap_opt.estimate import Decisions, Estimate
 from slackswap_opt.instance import Instance
 from slackswap_opt.place import PlacementError, place_and_judge
@@ -27,6 +28,8 @@ NEIGHBOURHOODS = ((1, FEW), (1, MANY), (2, FEW), (2, MANY))
 """How many decisions are taken in exchange for one that is given up, and how many of alike candidates are looked at."""
 LONGEST_CHAIN = 4
 """Re-runs that one re-run may set off: relaxations are blind to what is missing then, and placing such a plan takes long."""
+MOST_MORE = 24
+"""How many candidates more than asked for a completion may recompute."""
 TRIES = 40
 """How many of the exchanges around some decisions are placed, the most promising ones."""
 
@@ -78,7 +81,8 @@ def improved(instance: Instance, found: Found, effort: Effort | None = None) -> 
 def completed(search: SlackSwap, recompute: Collection[int]) -> Found | None:
     """Return the plan that recomputes these candidates and swaps what else must leave, first produced first.
 
-    What cannot be swapped either is recomputed too, the cheapest first.
+    Where copies are whole there may be no time for all of these swaps: then a few more candidates are recomputed, the cheapest
+    a byte first, as many as the estimate is least for.
 
     Parameters
     ----------
@@ -92,23 +96,36 @@ def completed(search: SlackSwap, recompute: Collection[int]) -> Found | None:
     Found or None
         None if the plan does not fit.
     """
-    draft = search.fresh()
+    draft, estimate = search.fresh(), Estimate(search)
     for c in sorted(without_chains(search, recompute)):
         search.recompute(draft, c)
+    worst = int(np.argmax(search.left(draft)))
+    order = [c for c, _ in search.recompute_order(draft, search.covering(draft, worst))]
+    best, least = None, math.inf
+    for more in range(min(len(order), MOST_MORE) + 1):
+        swapped = _swapped(search, draft)
+        if swapped and (overhead := estimate.overhead(swapped.decisions)) < least:
+            best, least = swapped, overhead
+        if more < len(order):
+            search.recompute(draft, order[more])
+    try:
+        return search.placed(best) if best else None
+    except NoPlanError:
+        return None
+
+
+def _swapped(search: SlackSwap, draft: Draft) -> Draft | None:
+    """Return a draft with swaps, or re-runs where nothing can be swapped, until it fits, or None if it cannot."""
     while True:
         left = search.left(draft)
         worst = int(np.argmax(left))
         excess = int(left[worst]) - search.budget
         if excess <= 0:
-            break
+            return draft.copy()
         relieved = search.relieved(draft, search.covering(draft, worst), excess, swap_first=True)
         if relieved is None:
             return None
         draft = relieved
-    try:
-        return search.placed(draft)
-    except NoPlanError:
-        return None
 
 
 def settled(instance: Instance, plan: Plan) -> tuple[Found | None, str]:

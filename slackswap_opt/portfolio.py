@@ -34,19 +34,29 @@ def auto(instance: Instance, options: Options) -> Answer:
 
 
 class _Auto:
-    """One call of `auto`: the best plan so far, and the certified bound."""
+    """One call of `auto`.
+
+    Attributes
+    ----------
+    best, rounded
+        The best plan so far, and the best of those that recompute what the relaxation does.
+    bound
+        The certified lower bound on the makespan in nanoseconds.
+    """
 
     def __init__(self, instance: Instance, options: Options) -> None:
         self.instance, self.options = instance, options
         self.began = time.monotonic()
         self.best: Found | None = None
+        self.rounded: Found | None = None
         self.bound = instance.ideal
         self.message = ""
 
     def answer(self) -> Answer:
         """Run the stages and say what came of them."""
+        first = None
         try:
-            self.best = greedy(self.instance)
+            first = self.best = greedy(self.instance)
         except NoPlanError as error:
             self.message = str(error)
         self._tell()
@@ -54,8 +64,9 @@ class _Auto:
             return self._answer()
         if self._relaxed():
             return Answer(infeasible=True, message=self.message)
-        if self.best and not self._done():
-            self._keep(improved(self.instance, self.best, Effort.for_size(self.instance, self._until(SEARCHING))))
+        for start in sorted((start for start in (first, self.rounded) if start), key=lambda found: found.makespan):
+            if not self._done():
+                self._keep(improved(self.instance, start, Effort.for_size(self.instance, self._until(SEARCHING))))
         return self._answer() if self._done() else self._solved()
 
     def _until(self, share: float) -> float | None:
@@ -104,7 +115,9 @@ class _Auto:
         search = SlackSwap(self.instance, swap=True, recompute=True)
         for least in THRESHOLDS:
             if not self._done():
-                self._keep(completed(search, [c for c, g in enumerate(search.numbers) if recomputed.get(g, 0.0) >= least]))
+                found = completed(search, [c for c, g in enumerate(search.numbers) if recomputed.get(g, 0.0) >= least])
+                self.rounded = min((f for f in (self.rounded, found) if f), key=lambda f: f.makespan, default=None)
+        self._keep(self.rounded)
 
     def _solved(self) -> Answer:
         """Run HiGHS on what time is left, from the best plan."""
