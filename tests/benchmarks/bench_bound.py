@@ -1,7 +1,7 @@
 """How long certified bounds take and how near greedy is: `python tests/benchmarks/bench_bound.py [NAME ...] [--budgets 20,50]`.
 
 Without names: the three transformers, ResNet-50, and the profiled steps of the library (up to 7,786 operations). Each line has
-the retained throughput that greedy reaches, the bound that no schedule exceeds, the gap, and how long it took to build and
+the retained throughput that greedy reaches, the bound that no schedule exceeds, the gap, and the time that it took to build and
 solve the model and to verify the certificate. With `--switches`, what each reduction of presolve gains and costs instead.
 """
 
