@@ -1,5 +1,6 @@
 """The part that knows PyTorch: profiles of training steps, and what runs them under a plan."""
 
+from slackswap_opt.runtime.budget import MemoryBudget, PlanLeftError, PlanLeftWarning
 from slackswap_opt.runtime.fake import profile_fake
 from slackswap_opt.runtime.largest import largest_batch
 from slackswap_opt.runtime.links import LinkRates, measure_link
@@ -11,7 +12,10 @@ from slackswap_opt.runtime.target import find_step, profile_command
 
 __all__ = [
     "LinkRates",
+    "MemoryBudget",
     "MemoryRow",
+    "PlanLeftError",
+    "PlanLeftWarning",
     "Profile",
     "ProfileError",
     "Profiler",

@@ -5,8 +5,10 @@ later one, or for the end of the pass: it is still in time, as what is brought b
 is freed later, so that more may be held meanwhile.
 """
 
+from dataclasses import replace
+
 from slackswap_opt.runtime.profile import Profile
-from slackswap_opt.runtime.program import Backward, Program, assembled
+from slackswap_opt.runtime.program import Backward, Program, orders_of
 from slackswap_opt.schedule import Action, Instruction, Schedule
 from slackswap_opt.simulate import ScheduleError, simulate
 
@@ -14,21 +16,28 @@ from slackswap_opt.simulate import ScheduleError, simulate
 def coarse(profile: Profile, program: Program) -> Program | None:
     """Return the program for the clock that stands still in backward passes, or None if there is none.
 
-    There is none if more would be held than the budget allows, if a backward pass saves tensors itself, or if it makes or
-    changes something that is managed.
+    There is none if a backward pass saves tensors itself, or if it makes or changes something that is managed. The program
+    knows no budget: its peak may be higher than that of the given one.
     """
     backward = [operation.phase == "backward" for operation in program.instance.operations]
     seen = {t for t, duty in enumerate(program.duties) if duty is not None and (duty.births or duty.writes or duty.taped)}
     if profile.nested or any(backward[t] for t in seen):
         return None
     passes = _passes(profile, backward, program.managed)
-    instructions = _delayed(program, passes)
+    instance = program.instance.with_budget(None)
+    schedule = Schedule.of(instance, _delayed(program, passes))
     try:
-        schedule = Schedule.of(program.instance, instructions)
-        simulate(program.instance, schedule)
+        timeline = simulate(instance, schedule)
     except ScheduleError:
         return None
-    return assembled(program.instance, instructions, program.functions, program.duties, program.managed, program.device, passes)
+    return replace(
+        program,
+        instance=instance,
+        schedule=schedule,
+        timeline=timeline,
+        places=orders_of(instance, schedule, program.managed),
+        passes=passes,
+    )
 
 
 def _passes(profile: Profile, backward: list[bool], managed: frozenset[int]) -> tuple[Backward, ...]:

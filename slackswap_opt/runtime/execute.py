@@ -8,15 +8,15 @@ Results never rest on the program. What is asked for is brought back from where 
 step does not do what its profile did, the program is left, and the step goes on with what it has.
 """
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 
 from slackswap_opt.runtime.clock import Clock
 from slackswap_opt.runtime.holdings import Holdings
 from slackswap_opt.runtime.hooks import Handle, Ledger
-from slackswap_opt.runtime.program import Backward, Duty, Order, Program
+from slackswap_opt.runtime.program import Backward, Birth, Duty, Order, Program
 from slackswap_opt.runtime.replay import generator_state, quiet, storages_in
 from slackswap_opt.runtime.saved import Kept, kept, unkept
 from slackswap_opt.runtime.storage import is_plain
@@ -25,22 +25,29 @@ from slackswap_opt.runtime.transfers import Slot, Transfers
 from slackswap_opt.schedule import Action
 
 
+class Route(NamedTuple):
+    """A program, and where the copy of each of its offloads goes, by the offload's position in the program's schedule."""
+
+    program: Program
+    slots: Mapping[int, Slot]
+
+
 class Execution(Clock):  # type: ignore[no-untyped-call]
     """One step under a program.
 
     Parameters
     ----------
-    program
+    route
         What is to be done.
     transfers
         Does the copies.
-    slots
-        Where the copy of each offload goes, by its position in the program's schedule.
     watch
         Called with the position in the program's schedule of each instruction that has been carried out.
 
     Attributes
     ----------
+    program
+        The one that is followed.
     on
         Whether the step still does what the program expects.
     reason
@@ -49,26 +56,25 @@ class Execution(Clock):  # type: ignore[no-untyped-call]
         Counts what saved tensors stand for.
     holdings
         What is held.
+    reruns
+        How many operations have run again.
     """
 
     def __init__(
         self,
-        program: Program,
+        route: Route,
         transfers: Transfers,
-        slots: Mapping[int, Slot],
         *,
         watch: Callable[[int], None] | None = None,
     ) -> None:
         super().__init__()
-        self.program = program
         self.on = True
         self.reason = ""
+        self.reruns = 0
         self.ledger = Ledger()
-        self.holdings = Holdings(program.device, transfers, self.leave)
-        self._slots, self._watch = slots, watch
-        self._functions = (*program.functions, None)
-        self._duties = program.duties
-        self._next = program.following(0)
+        self.holdings = Holdings(route.program.device, transfers, self.leave)
+        self._watch = watch
+        self._follow(route)
         self._pass: Backward | None = None
         self._asked = 0
         self._records: dict[int, Activation] = {}
@@ -80,6 +86,12 @@ class Execution(Clock):  # type: ignore[no-untyped-call]
             Action.PREFETCH: self._prefetch,
             Action.DROP: self._drop,
         }
+
+    def _follow(self, route: Route) -> None:
+        self.program, self._slots = route
+        self._functions: Sequence[Any] = (*self.program.functions, None)
+        self._duties = self.program.duties
+        self._next = self.program.following(0)
 
     @property
     def at_end(self) -> bool:
@@ -104,8 +116,8 @@ class Execution(Clock):  # type: ignore[no-untyped-call]
         index = self.index
         if self.on:
             if self._functions[index] is not function:
-                self.leave(f"operation {index} is {function}, not {self._functions[index] or 'the end of the step'}")
-            elif index >= self._next:
+                return self._unexpected(index, function, args, kwargs or {})
+            if index >= self._next:
                 self.carry_out(index)
         self.index = index + 1
         if not self.on:
@@ -170,6 +182,12 @@ class Execution(Clock):  # type: ignore[no-untyped-call]
         else:
             self._asked += 1
             self.index = clock
+
+    def _unexpected(self, index: int, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run an operation that is not the one that the program expects."""
+        self.leave(f"operation {index} is {function}, not {self.program.name_of(index)}")
+        self.index = index + 1
+        return self._beside(function, args, kwargs)
 
     def carry_out(self, place: int) -> None:
         """Carry out what is due up to `place`."""
@@ -268,9 +286,12 @@ class Execution(Clock):  # type: ignore[no-untyped-call]
 
     def _births(self, index: int, duty: Duty, entry: Entry | None, storages: list[torch.UntypedStorage]) -> None:
         """Take hold of what an operation has made."""
-        for output, number, size in duty.births:
-            if output >= len(storages) or storages[output].nbytes() != size or self.holdings.find(storages[output]):
-                self.leave(f"operation {index} makes something else than {size} bytes as storage {output}")
+        if not fits(duty.births, storages):
+            self.leave(f"operation {index} makes storages of other sizes than {self.program.name_of(index)} in the profile")
+            return
+        for output, number, _ in duty.births:
+            if self.holdings.find(storages[output]) is not None:
+                self.leave(f"operation {index} returns what was there before")
                 return
             self._records[number] = self.holdings.take(number, index, output, storages[output], entry)
 
@@ -278,6 +299,7 @@ class Execution(Clock):  # type: ignore[no-untyped-call]
         entry = self._entries.get(order.target)
         if entry is None or not self.holdings.run(entry):
             self.leave(f"operation {order.target} cannot run again: something that it reads is not there")
+        self.reruns += self.on
 
     def _offload(self, order: Order) -> None:
         record = self._resident(order)
@@ -305,3 +327,8 @@ class Execution(Clock):  # type: ignore[no-untyped-call]
             self.leave(f"tensor {order.target} is not there to {order.action}")
             return None
         return record
+
+
+def fits(births: tuple[Birth, ...], storages: list[torch.UntypedStorage]) -> bool:
+    """Return whether the storages that an operation has made are of the sizes that they should be."""
+    return all(output < len(storages) and storages[output].nbytes() == size for output, _, size in births)

@@ -8,7 +8,6 @@ import torch
 
 from slackswap_opt.runtime.replay import quiet, rebuild_order, run_again, storages_in
 from slackswap_opt.runtime.signatures import signature
-from slackswap_opt.runtime.storage import Storages
 from slackswap_opt.runtime.tape import Activation, Entry, is_needed, is_obtainable
 from slackswap_opt.runtime.transfers import Slot, Transfers
 
@@ -37,18 +36,26 @@ class Holdings:
         self.device = device
         self.still_held: list[tuple[int, int]] = []
         self._transfers, self._on_surprise = transfers, on_surprise
-        self._storages: Storages[Activation] = Storages(lambda record: None)
+        # All references from here are weak: what nothing can ask for any more goes, and its storage with it.
+        self._by_address: dict[int, weakref.ref[Activation]] = {}
         self._inputs: dict[int, list[weakref.ref[Entry]]] = {}
         self._known: list[weakref.ref[Activation]] = []
 
     def find(self, storage: Storage) -> Activation | None:
         """Return what is known of a storage, or None if it is none of those held."""
-        return self._storages.find(storage)
+        reference = self._by_address.get(storage._cdata)
+        record = reference() if reference is not None else None
+        return record if record is not None and record.storage is storage else None
+
+    def _attach(self, record: Activation, storage: Storage) -> None:
+        record.reference = weakref.ref(storage)
+        record.size = storage.nbytes()
+        self._by_address[storage._cdata] = weakref.ref(record)
 
     def take(self, number: int, operation: int, output: int, storage: Storage, entry: Entry | None) -> Activation:
         """Hold a storage that an operation has just made."""
         record = Activation(operation, output, self.device, number)
-        self._storages.attach(record, storage)
+        self._attach(record, storage)
         record.held = storage
         record.written(entry)
         if entry is not None:
@@ -108,7 +115,7 @@ class Holdings:
         if record.copy is None:
             return False
         if record.storage is None:
-            self._storages.attach(record, self._transfers.prefetch(record.copy, record.size, record.device))
+            self._attach(record, self._transfers.prefetch(record.copy, record.size, record.device))
             record.state = record.copy.state
         record.held = record.storage
         record.leaves_host = last
@@ -124,7 +131,7 @@ class Holdings:
             record = reference()
             if record is not None and record.held is None:
                 if record.storage is None:
-                    self._storages.attach(record, storages[output])
+                    self._attach(record, storages[output])
                     record.state = 1
                 record.held = record.storage
         for target in entry.changes():
@@ -158,7 +165,7 @@ class Holdings:
             for one in rebuild_order(record):
                 if one.ready is None and one.copy is not None and one.on_host:
                     alive.append(self._transfers.prefetch(one.copy, one.size, one.device))
-                    self._storages.attach(one, alive[-1])
+                    self._attach(one, alive[-1])
                     self._transfers.arrived(one.copy)
                     one.state = one.writes
                 elif one.ready is None:
@@ -173,7 +180,7 @@ class Holdings:
             alive += storages
             for output, reference in entry.births:
                 if reference() is record:
-                    self._storages.attach(record, storages[output])
+                    self._attach(record, storages[output])
             record.state += 1
 
     def _present(self, record: Activation) -> Storage:

@@ -5,7 +5,7 @@ A copy needs its place from its offload to the arrival of its last prefetch. Cop
 
 import weakref
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -72,13 +72,29 @@ def pack(copies: list[Stay], alignment: int = ALIGNMENT) -> list[int]:
     return offsets.tolist()
 
 
+class Layout(NamedTuple):
+    """Where copies go: the copies, their offsets, and the bytes of all."""
+
+    copies: list[Stay]
+    offsets: list[int]
+    size: int
+
+
+def layout(instance: Instance, schedule: Schedule) -> Layout:
+    """Return where the copies of a schedule go in one block of host memory."""
+    copies = stays(instance, schedule)
+    offsets = pack(copies)
+    size = max((offset + copy.size for offset, copy in zip(offsets, copies, strict=True)), default=0)
+    return Layout(copies, offsets, size)
+
+
 class Pool:
     """The block, and where in it each copy goes.
 
     Parameters
     ----------
-    instance, schedule
-        What is carried out.
+    layouts
+        Of the schedules that use it, one at a time.
     device
         Where the step runs: for a CUDA device the block is locked in physical memory, so that copies can overlap.
 
@@ -87,23 +103,21 @@ class Pool:
     size
         Bytes of the block.
     slots
-        The place of each copy by the position of its offload in the schedule.
+        For each layout the place of each copy, by the position of its offload in the schedule.
     """
 
-    def __init__(self, instance: Instance, schedule: Schedule, device: torch.device) -> None:
-        copies = stays(instance, schedule)
-        offsets = pack(copies)
-        self.size = max((offset + copy.size for offset, copy in zip(offsets, copies, strict=True)), default=0)
+    def __init__(self, layouts: Sequence[Layout], device: torch.device) -> None:
+        self.size = max((layout.size for layout in layouts), default=0)
         self._block = torch.empty(self.size, dtype=torch.uint8)
         if device.type == "cuda" and self.size:
             _lock(self._block)
-        self.slots: Mapping[int, Slot] = _slots(copies, offsets, self._block)
+        self.slots: tuple[Mapping[int, Slot], ...] = tuple(_slots(layout, self._block) for layout in layouts)
 
 
-def _slots(copies: list[Stay], offsets: list[int], block: torch.Tensor) -> dict[int, Slot]:
+def _slots(layout: Layout, block: torch.Tensor) -> dict[int, Slot]:
     slots: dict[int, Slot] = {}
     tenants = _Tenants()
-    for copy, offset in zip(copies, offsets, strict=True):
+    for copy, offset in zip(layout.copies, layout.offsets, strict=True):
         slot = Slot(block[offset : offset + copy.size])
         slot.shared = tenants.replace(offset, offset + copy.size, slot)
         slots[copy.offload] = slot
@@ -137,7 +151,7 @@ class _Tenants:
 
 
 def _lock(block: torch.Tensor) -> None:
-    """Lock a block of ordinary memory: pinned allocators round to powers of two, up to twice the bytes."""
+    """Lock a block of ordinary memory, of which exactly its bytes are charged: pinning allocators round to powers of two."""
     runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
     address = block.data_ptr()
     torch.cuda.check_error(runtime.cudaHostRegister(address, block.nbytes, 0))

@@ -6,7 +6,7 @@ does for longer. All other tensors live and die by themselves, as in plain train
 says so by their drops, which come first at their place; so what the judge says of it is what happens.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any, NamedTuple
@@ -41,7 +41,7 @@ class Order(NamedTuple):
 
 
 class Birth(NamedTuple):
-    """A managed tensor among the results of an operation: which storage of them it is, its number and its bytes."""
+    """A tensor among the results of an operation: which storage of them it is, its number and its bytes."""
 
     output: int
     tensor: int
@@ -104,6 +104,8 @@ class Program:
         What to do around each operation, or None.
     places
         For each place, up to one after the last operation, the instructions to carry out there, in order.
+    results
+        For each operation all tensors that it makes.
     managed
         The tensors that the runtime holds.
     device
@@ -118,9 +120,10 @@ class Program:
     functions: tuple[Any, ...]
     duties: tuple[Duty | None, ...]
     places: tuple[tuple[Order, ...], ...]
+    results: tuple[tuple[Birth, ...], ...]
     managed: frozenset[int]
     device: torch.device
-    passes: "tuple[Backward, ...]" = ()
+    passes: tuple[Backward, ...] = ()
     _next_due: tuple[int, ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -132,6 +135,16 @@ class Program:
     def following(self, place: int) -> int:
         """Return the first place from `place` on where something is due, or one after the last place."""
         return self._next_due[place]
+
+    def name_of(self, index: int) -> str:
+        """Return the name of an operation for messages."""
+        return f"'{self.instance.operations[index].name}'" if index < len(self) else "the end of the step"
+
+    @property
+    def first(self) -> int:
+        """The first operation at which there is anything to do."""
+        busy = (t for t, duty in enumerate(self.duties) if duty is not None and (duty.births or duty.taped))
+        return min(self.following(0), next(busy, len(self)))
 
     def __len__(self) -> int:
         """Return the number of operations."""
@@ -160,23 +173,20 @@ def program_of(profile: Profile, schedule: Schedule, instance: Instance | None =
     again = {t for t, runs in _runs(schedule).items() if runs > 1}
     managed = _managed(instance, schedule, again)
     functions = tuple(_operator(facts.function) for facts in profile.operations)
-    duties = tuple(_duties(profile, instance, functions, managed, again))
-    return assembled(instance, _in_order(instance, schedule, managed), functions, duties, managed, torch.device(profile.device))
-
-
-def assembled(
-    instance: Instance,
-    instructions: Iterable[Instruction],
-    functions: tuple[Any, ...],
-    duties: tuple[Duty | None, ...],
-    managed: frozenset[int],
-    device: torch.device,
-    passes: tuple[Backward, ...] = (),
-) -> Program:
-    """Return a program whose instructions are in order; the parameters are its fields."""
-    schedule = Schedule.of(instance, instructions)
-    orders = tuple(map(tuple, _orders(instance, schedule, managed)))
-    return Program(instance, schedule, simulate(instance, schedule), functions, duties, orders, managed, device, passes)
+    results = tuple(_results(profile, instance))
+    instructions = tuple(_in_order(instance, schedule, managed))
+    ordered = Schedule.of(instance, instructions)
+    return Program(
+        instance,
+        ordered,
+        simulate(instance, ordered),
+        functions,
+        tuple(_duties(profile, instance, functions, results, managed, again)),
+        orders_of(instance, ordered, managed),
+        results,
+        managed,
+        torch.device(profile.device),
+    )
 
 
 def _runs(schedule: Schedule) -> dict[int, int]:
@@ -210,7 +220,8 @@ def _in_order(instance: Instance, schedule: Schedule, managed: frozenset[int]) -
                 yield Instruction(Action.DROP, i)
 
 
-def _orders(instance: Instance, schedule: Schedule, managed: frozenset[int]) -> list[list[Order]]:
+def orders_of(instance: Instance, schedule: Schedule, managed: frozenset[int]) -> tuple[tuple[Order, ...], ...]:
+    """Return for each place the instructions to carry out there."""
     orders: list[list[Order]] = [[] for _ in range(len(instance.operations) + 1)]
     fetched_again = iter(schedule.fetched_again())
     place = 0
@@ -220,21 +231,31 @@ def _orders(instance: Instance, schedule: Schedule, managed: frozenset[int]) -> 
             place += 1
         elif action is Action.RUN or target in managed:
             orders[place].append(Order(n, action, target, last))
-    return orders
+    return tuple(map(tuple, orders))
 
 
 def _duties(
-    profile: Profile, instance: Instance, functions: tuple[Any, ...], managed: frozenset[int], again: set[int]
+    profile: Profile,
+    instance: Instance,
+    functions: tuple[Any, ...],
+    results: tuple[tuple[Birth, ...], ...],
+    managed: frozenset[int],
+    again: set[int],
 ) -> Iterator[Duty | None]:
     for t, (operation, facts) in enumerate(zip(instance.operations, profile.operations, strict=True)):
         known = signature(functions[t])
-        made = [i for i in operation.writes if i in managed and instance.writers[i][0] == t]
-        births = tuple(Birth(profile.tensors[i].output, i, instance.tensors[i].size) for i in made)
-        writes = tuple(i for i in operation.writes if i in managed and i not in made)
+        births = tuple(birth for birth in results[t] if birth.tensor in managed)
+        writes = tuple(i for i in operation.writes if i in managed and instance.writers[i][0] != t)
         if births or writes or t in again or known.changed or known.undeclared:
             yield Duty(births, writes, t in again, facts.random, frozenset(operation.reads))
         else:
             yield None
+
+
+def _results(profile: Profile, instance: Instance) -> Iterator[tuple[Birth, ...]]:
+    for t, operation in enumerate(instance.operations):
+        made = (i for i in operation.writes if instance.writers[i][0] == t)
+        yield tuple(Birth(profile.tensors[i].output, i, instance.tensors[i].size) for i in made)
 
 
 def _operator(name: str) -> Any:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from slackswap_opt.runtime.saved import overwritten
 from slackswap_opt.runtime.storage import storages_of, tensors_in
 from slackswap_opt.runtime.tape import Activation, Entry, Reference
 
@@ -63,20 +64,11 @@ def run_again(entry: Entry, storage_of: Callable[[Activation], Storage], device:
     """
     for tensor, version in entry.outside:
         if tensor._version != version:
-            raise ChangedArgumentError(
-                f"operation {entry.operation} ({entry.function}) cannot run again: an argument of shape {list(tensor.shape)} "
-                "from outside of the step was written in place since it ran"
-            )
+            error = overwritten(f"{tensor.dtype} {list(tensor.shape)}", tensor._version, version)
+            raise ChangedArgumentError(f"{error}; operation {entry.operation} ({entry.function}) has to run again on it")
 
-    def restored(value: Any) -> Any:
-        if isinstance(value, Reference):
-            record = value.find()
-            assert record is not None, "what an operation changes is there while it runs again"
-            return value.geometry.on(storage_of(record))
-        return [restored(item) for item in value] if type(value) is list else value
-
-    args = restored(entry.args)
-    kwargs = {key: restored(value) for key, value in entry.kwargs.items()}
+    args = [_restored(value, storage_of) for value in entry.args]
+    kwargs = {key: _restored(value, storage_of) for key, value in entry.kwargs.items()}
     if entry.generator is None:
         result = entry.function(*args, **kwargs)
     else:
@@ -87,6 +79,14 @@ def run_again(entry: Entry, storage_of: Callable[[Activation], Storage], device:
         finally:
             set_generator_state(device, now)
     return storages_in(result)
+
+
+def _restored(value: Any, storage_of: Callable[[Activation], Storage]) -> Any:
+    if isinstance(value, Reference):
+        record = value.find()
+        assert record is not None, "what an operation changes is there while it runs again"
+        return value.geometry.on(storage_of(record))
+    return [_restored(item, storage_of) for item in value] if type(value) is list else value
 
 
 def storages_in(result: Any) -> list[Storage]:

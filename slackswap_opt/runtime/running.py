@@ -1,7 +1,7 @@
 """A step under way: from where its scope is entered to the end of its backward pass, wherever that runs."""
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from torch.utils._python_dispatch import _get_current_dispatch_mode, _pop_mode, _push_mode
@@ -17,11 +17,32 @@ class Running(Border):
     ----------
     execution
         The step.
+    on_pause
+        Called after the scope and after each backward pass, if they raised nothing.
+    on_end
+        Called once, when the step has ended.
+
+    Attributes
+    ----------
+    failed
+        Whether the step raised an exception.
+    complete
+        Whether all operations of the program have run; known once the step has ended.
+    ended
+        Whether it has.
     """
 
-    def __init__(self, execution: Execution) -> None:
+    def __init__(
+        self,
+        execution: Execution,
+        *,
+        on_pause: Callable[[], None] = lambda: None,
+        on_end: Callable[[], None] = lambda: None,
+    ) -> None:
         super().__init__(execution, execution.pack, execution.unpack)
         self.execution = execution
+        self.failed = self.complete = self.ended = False
+        self._on_pause, self._on_end = on_pause, on_end
         self._depth = 0
         self._in_backward = False
 
@@ -54,8 +75,11 @@ class Running(Border):
 
     def end(self) -> None:
         """End the step: nothing is due any more, and nothing that is not asked for stays."""
-        self.close()
-        self.execution.close()
+        if not self.ended:
+            self.ended, self.complete = True, self.execution.at_end
+            self.close()
+            self.execution.close()
+            self._on_end()
 
     @contextmanager
     def _inside(self, where: str) -> Iterator[None]:
@@ -72,11 +96,14 @@ class Running(Border):
             if collects:
                 gc.enable()
             if not completed:
+                self.failed = True
                 execution.leave(f"an exception {where}")
             if not completed or execution.at_end:
                 self.end()
             elif not self._depth:
                 execution.ledger.on_empty = self.end
+        if not self._depth:
+            self._on_pause()
 
     @contextmanager
     def _resting(self) -> Iterator[None]:

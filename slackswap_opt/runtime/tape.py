@@ -146,9 +146,10 @@ class UnservedArgumentError(Exception):
     """An argument that cannot be recorded."""
 
 
-def record_call(
-    entry: Entry, find: Callable[[torch.UntypedStorage], Activation | None], targets: tuple[Activation, ...]
-) -> None:
+Find = Callable[[torch.UntypedStorage], Activation | None]
+
+
+def record_call(entry: Entry, find: Find, targets: tuple[Activation, ...]) -> None:
     """Replace the tensors in the arguments of `entry` by references, and note what it reads.
 
     Parameters
@@ -166,33 +167,35 @@ def record_call(
         If storages of the runtime's are parts of a tensor that is more than a storage and a geometry.
     """
 
-    def replaced(value: Any) -> Any:
-        if isinstance(value, torch.Tensor):
-            return tensor(value)
-        if isinstance(value, (tuple, list)) and any(True for _ in tensors_in(value)):
-            return [replaced(item) for item in value]
-        return value
-
-    def tensor(value: torch.Tensor) -> Any:
-        if not is_plain(value):
-            if any(find(storage) is not None for storage in storages_of(value)):
-                raise UnservedArgumentError(f"an argument is a {type(value).__name__} of layout {value.layout}")
-            return value
-        record = find(value.untyped_storage())
-        if record is None:
-            if not value.is_inference():
-                entry.outside.append((value, value._version))
-            return value
-        if record in targets:
-            return Reference(weakref.ref(record), Geometry.of(value))
-        if record not in entry.parents:
-            entry.parents.append(record)
-            record.readers.append(weakref.ref(entry))
-        return Reference(lambda: record, Geometry.of(value))
-
-    entry.args = replaced(entry.args)
-    entry.kwargs = {key: replaced(value) for key, value in entry.kwargs.items()}
+    entry.args = tuple(_replaced(value, entry, find, targets) for value in entry.args)
+    entry.kwargs = {key: _replaced(value, entry, find, targets) for key, value in entry.kwargs.items()}
     entry.targets = [weakref.ref(record) for record in targets]
+
+
+def _replaced(value: Any, entry: Entry, find: Find, targets: tuple[Activation, ...]) -> Any:
+    if isinstance(value, torch.Tensor):
+        return _reference(value, entry, find, targets)
+    if isinstance(value, (tuple, list)) and any(True for _ in tensors_in(value)):
+        return [_replaced(item, entry, find, targets) for item in value]
+    return value
+
+
+def _reference(tensor: torch.Tensor, entry: Entry, find: Find, targets: tuple[Activation, ...]) -> Any:
+    if not is_plain(tensor):
+        if any(find(storage) is not None for storage in storages_of(tensor)):
+            raise UnservedArgumentError(f"an argument is a {type(tensor).__name__} of layout {tensor.layout}")
+        return tensor
+    record = find(tensor.untyped_storage())
+    if record is None:
+        if not tensor.is_inference():
+            entry.outside.append((tensor, tensor._version))
+        return tensor
+    if record in targets:
+        return Reference(weakref.ref(record), Geometry.of(tensor))
+    if record not in entry.parents:
+        entry.parents.append(record)
+        record.readers.append(weakref.ref(entry))
+    return Reference(lambda: record, Geometry.of(tensor))
 
 
 def is_needed(record: Activation) -> bool:

@@ -13,6 +13,7 @@ The source of a copy under way and its destination are referred to here until co
 knows of compute only cannot hand them out too early.
 """
 
+import time
 import weakref
 from enum import IntEnum
 from typing import Any, Protocol
@@ -109,11 +110,14 @@ class Transfers:
     ----------
     offloaded, prefetched
         Bytes moved so far.
+    offload_wait, prefetch_wait
+        Nanoseconds that the host has spent letting compute wait: all of the waiting where the host computes, none where a
+        device waits by itself.
     """
 
     def __init__(self, lanes: Lanes) -> None:
         self.lanes = lanes
-        self.offloaded = self.prefetched = 0
+        self.offloaded = self.prefetched = self.offload_wait = self.prefetch_wait = 0
         self._leaving: dict[Copy, torch.UntypedStorage] = {}
         self._arriving: dict[Copy, torch.UntypedStorage] = {}
 
@@ -135,7 +139,9 @@ class Transfers:
         """Let compute wait until the copy is on the host: its source may go."""
         storage = self._leaving.pop(copy, None)
         if storage is not None:
+            began = time.perf_counter_ns()
             self.lanes.wait(Lane.COMPUTE, copy.out)
+            self.offload_wait += time.perf_counter_ns() - began
             self.lanes.touch(storage)
 
     def prefetch(self, copy: Copy, size: int, device: torch.device) -> torch.UntypedStorage:
@@ -153,7 +159,9 @@ class Transfers:
         """Let compute wait until the copy is back."""
         storage = self._arriving.pop(copy, None)
         if storage is not None:
+            began = time.perf_counter_ns()
             self.lanes.wait(Lane.COMPUTE, copy.back)
+            self.prefetch_wait += time.perf_counter_ns() - began
             self.lanes.touch(storage)
 
     def settle(self) -> None:

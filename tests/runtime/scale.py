@@ -18,7 +18,43 @@ from slackswap_opt.runtime.program import Program
 from slackswap_opt.schedule import Action
 
 
-class Scale(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Alive(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts what was made under it and is still alive.
+
+    Attributes
+    ----------
+    held
+        Bytes.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.held = 0
+        self._seen: weakref.WeakSet[torch.UntypedStorage] = weakref.WeakSet()
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        lifted = function is torch.ops.aten.lift_fresh.default
+        self.look((args, kwargs), counts=lifted)
+        result = function(*args, **(kwargs or {}))
+        self.look(result, counts=True)
+        return result
+
+    def look(self, values: Any, *, counts: bool) -> None:
+        """Notice the storages in arguments or results."""
+        for tensor in _pytree.tree_leaves(values):
+            if isinstance(tensor, torch.Tensor):
+                for storage in _storages(tensor):
+                    if storage not in self._seen:
+                        self._seen.add(storage)
+                        if counts:
+                            self.held += storage.nbytes()
+                            weakref.finalize(storage, self._lose, storage.nbytes())
+
+    def _lose(self, size: int) -> None:
+        self.held -= size
+
+
+class Scale(Alive):  # type: ignore[no-untyped-call]
     """Compares, after every instruction and around every operation, what is held with what the judge says.
 
     Attributes
@@ -30,8 +66,8 @@ class Scale(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """
 
     def __init__(self, program: Program) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.readings = self.held = 0
+        super().__init__()
+        self.readings = 0
         self.faults: list[tuple[str, int, int, int]] = []
         self._resident = program.timeline.resident
         self._runs: list[int] = []
@@ -40,7 +76,6 @@ class Scale(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self._runs.append(n)
         self._operations = 0
         self._execution: Execution | None = None
-        self._seen: weakref.WeakSet[torch.UntypedStorage] = weakref.WeakSet()
 
     @contextmanager
     def weighing(self, execution: Execution) -> Iterator[None]:
@@ -64,9 +99,7 @@ class Scale(TorchDispatchMode):  # type: ignore[no-untyped-call]
         lifted = function is torch.ops.aten.lift_fresh.default
         if ours and not lifted:
             self._compare("before", number - 1)
-        self._look((args, kwargs), counts=lifted)
-        result = function(*args, **(kwargs or {}))
-        self._look(result, counts=True)
+        result = super().__torch_dispatch__(function, types, args, kwargs)
         if ours:
             self._compare("after", number)
         return result
@@ -76,19 +109,6 @@ class Scale(TorchDispatchMode):  # type: ignore[no-untyped-call]
         expected = self._resident[number] if number >= 0 else 0
         if self.held != expected:
             self.faults.append((when, number, self.held, expected))
-
-    def _look(self, values: Any, *, counts: bool) -> None:
-        for tensor in _pytree.tree_leaves(values):
-            if isinstance(tensor, torch.Tensor):
-                for storage in _storages(tensor):
-                    if storage not in self._seen:
-                        self._seen.add(storage)
-                        if counts:
-                            self.held += storage.nbytes()
-                            weakref.finalize(storage, self._lose, storage.nbytes())
-
-    def _lose(self, size: int) -> None:
-        self.held -= size
 
 
 def _storages(tensor: torch.Tensor) -> list[torch.UntypedStorage]:

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from slackswap_opt.runtime.execute import Execution
+from slackswap_opt.runtime.execute import Execution, Route
 from slackswap_opt.runtime.lanes import Immediate
-from slackswap_opt.runtime.pool import Pool
+from slackswap_opt.runtime.pool import Pool, layout
 from slackswap_opt.runtime.program import Program
 from slackswap_opt.runtime.running import Running
 from slackswap_opt.runtime.transfers import Lanes, Transfers
@@ -79,6 +79,8 @@ class Runs:
         What is carried out, and what copies.
     weigh
         Whether a meter looks on.
+    lasting
+        Whether a step lasts until the next one begins, so that backward may come after its scope.
     executions, scales
         Those so far.
     """
@@ -86,21 +88,26 @@ class Runs:
     program: Program
     lanes: Lanes = field(default_factory=Immediate)
     weigh: bool = False
+    lasting: bool = False
     executions: list[Execution] = field(default_factory=list)
     scales: list[Scale] = field(default_factory=list)
     pool: Pool = field(init=False)
     transfers: Transfers = field(init=False)
+    latest: Running | None = None
 
     def __post_init__(self) -> None:
-        self.pool = Pool(self.program.instance, self.program.schedule, self.program.device)
+        self.pool = Pool([layout(self.program.instance, self.program.schedule)], self.program.device)
         self.transfers = Transfers(self.lanes)
 
     @contextmanager
     def step(self) -> Iterator[None]:
         """Return a context for one step."""
+        if self.latest is not None:
+            self.latest.end()
         scale = Scale(self.program)
-        execution = Execution(self.program, self.transfers, self.pool.slots, watch=scale.instruction if self.weigh else None)
-        running = Running(execution)
+        route = Route(self.program, self.pool.slots[0])
+        execution = Execution(route, self.transfers, watch=scale.instruction if self.weigh else None)
+        running = self.latest = Running(execution)
         self.executions.append(execution)
         self.scales.append(scale)
         if self.weigh:
@@ -109,7 +116,8 @@ class Runs:
             with scale.weighing(execution) if self.weigh else nullcontext(), running.scope():
                 yield
         finally:
-            running.end()
+            if not self.lasting:
+                running.end()
             if self.weigh:
                 gc.enable()
 

@@ -1,0 +1,393 @@
+"""The door: any training loop within a budget, with the results of plain training, and clear words where it cannot be."""
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext, suppress
+from random import Random
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from slackswap_opt.files import InputError
+from slackswap_opt.instance import Instance
+from slackswap_opt.runtime import profile
+from slackswap_opt.runtime.allowance import Usage, allowance
+from slackswap_opt.runtime.budget import MemoryBudget, PlanLeftError, PlanLeftWarning
+from slackswap_opt.runtime.transfers import Transfers
+from slackswap_opt.runtime.verify import VerificationError
+from slackswap_opt.schedule import Schedule
+from tests.runtime.plans import random_plan, recompute_all, schedule_of, swap_all
+from tests.runtime.scale import Alive
+from tests.runtime.training import bits, state
+
+Scope = Callable[[], AbstractContextManager[object]]
+Loop = Callable[[nn.Module, Scope], list[object]]
+
+
+class Net(nn.Module):
+    def __init__(self, width: int = 8) -> None:
+        super().__init__()
+        layers = (
+            nn.Sequential(
+                nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width), nn.Dropout(0.1)
+            )
+            for _ in range(3)
+        )
+        self.layers = nn.ModuleList(layers)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = x + layer(x)
+        return x
+
+
+def batches(steps: int, rows: Callable[[int], int] = lambda step: 16) -> Iterator[Tensor]:
+    generator = torch.Generator().manual_seed(3)
+    for step in range(steps):
+        yield torch.randn(rows(step), 8, generator=generator)
+
+
+def everything(plan: Callable[[Instance], Schedule] | None = None, **options: object) -> MemoryBudget:
+    return MemoryBudget("1000%", method=plan or (lambda instance: schedule_of(instance, recompute_all(instance))), **options)  # type: ignore[arg-type]
+
+
+def compare(loop: Loop, budget: MemoryBudget) -> None:
+    """Assert that a loop under a budget leaves every bit as the plain one does, and no byte more."""
+    outcomes = []
+    for scope in (nullcontext, budget.step):
+        torch.manual_seed(0)
+        model = Net()
+        with Alive() as alive:
+            found = loop(model, scope)
+            left = {name: bits(tensor) for name, tensor in state(model).items()}
+            model.zero_grad()
+            budget.close()
+            memory = sum(plan.ready.host for plan in budget.report().plans) if scope is not nullcontext else 0
+            outcomes.append((found, left, alive.held - memory))
+    assert outcomes[0] == outcomes[1]
+
+
+def followed(budget: MemoryBudget) -> list[int]:
+    """Return how many steps followed each plan to its end."""
+    return [sum(step.complete and not step.reason for step in plan.steps) for plan in budget.report().plans]
+
+
+def ordinary(model: nn.Module, scope: Scope) -> list[object]:
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    losses: list[object] = []
+    for x in batches(6):
+        with scope():
+            loss = model(x).square().mean()
+            loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses
+
+
+def backward_outside(model: nn.Module, scope: Scope) -> list[object]:
+    losses: list[object] = []
+    for x in batches(6):
+        with scope():
+            loss = model(x).square().mean()
+        loss.backward()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                assert parameter.grad is not None
+                parameter.sub_(0.1 * parameter.grad)
+                parameter.grad = None
+        losses.append(loss.item())
+    return losses
+
+
+def accumulating(model: nn.Module, scope: Scope) -> list[object]:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    losses: list[object] = []
+    for step, x in enumerate(batches(16)):
+        with scope():
+            loss = model(x).square().mean() / 2
+            loss.backward()
+        if step % 2:
+            optimizer.step()
+            optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses
+
+
+def scaled(model: nn.Module, scope: Scope) -> list[object]:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=3)
+    losses: list[object] = []
+    for step, x in enumerate(batches(8)):
+        optimizer.zero_grad()
+        with scope(), torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = model(x * (1e30 if step == 5 else 1.0)).float().square().mean()
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+        losses += [scaler.get_scale()]
+    return losses
+
+
+def evaluating(model: nn.Module, scope: Scope) -> list[object]:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    found: list[object] = []
+    for x in batches(6):
+        with scope():
+            loss = model(x).square().mean()
+            model.eval()
+            with torch.inference_mode():
+                found.append(model(x[:5]).sum().item())
+            model.train()
+        loss.backward()
+        model.eval()
+        with torch.no_grad():
+            found.append(model(x[:3]).sum().item())
+        model.train()
+        optimizer.step()
+        optimizer.zero_grad()
+    return found
+
+
+def checkpointed(model: nn.Module, scope: Scope) -> list[object]:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    first, second, third = model.layers  # type: ignore[misc]
+    losses: list[object] = []
+    for x in batches(6):
+        with scope():
+            y = checkpoint(second, first(x), use_reentrant=False)
+            loss = third(y).square().mean()
+            loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses
+
+
+def with_hooks(model: nn.Module, scope: Scope) -> list[object]:
+    """Hooks on modules, on gradients, and one that steps the optimizer as soon as a gradient is there."""
+    seen: list[object] = []
+    model.layers[1].register_full_backward_hook(lambda module, ingoing, outgoing: seen.append(outgoing[0].sum().item()))  # type: ignore[index,union-attr]
+    model.layers[0].register_forward_hook(lambda module, args, out: out * 2)  # type: ignore[index,union-attr]
+
+    def update(parameter: Tensor) -> None:
+        with torch.no_grad():
+            assert parameter.grad is not None
+            parameter.sub_(0.1 * parameter.grad)
+        parameter.grad = None
+
+    for parameter in model.parameters():
+        parameter.register_post_accumulate_grad_hook(update)  # type: ignore[no-untyped-call]
+    for x in batches(6):
+        with scope():
+            loss = model(x).square().mean()
+        loss.backward()
+        seen.append(loss.item())
+    return seen
+
+
+LOOPS = [ordinary, backward_outside, accumulating, scaled, evaluating, checkpointed, with_hooks]
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("clock", ["forward", "whole"])
+def test_loops(loop: Loop, clock: str) -> None:
+    budget = everything(clock=clock)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PlanLeftWarning)
+        compare(loop, budget)
+    assert sum(followed(budget)) >= 4
+
+
+@pytest.mark.parametrize("plan", [swap_all, recompute_all, lambda instance: random_plan(instance, Random(8))])
+def test_each_first_step_verifies_what_comes_back(plan: Callable[[Instance], object]) -> None:
+    budget = everything(lambda instance: schedule_of(instance, plan(instance)), verify=True)  # type: ignore[arg-type]
+    compare(ordinary, budget)
+    assert followed(budget) == [4]
+    assert budget._plans[0].verified
+
+
+def test_verification_finds_a_wrong_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    offload = Transfers.offload
+
+    def spoilt(self: Transfers, *args: object) -> object:
+        copy = offload(self, *args)  # type: ignore[arg-type]
+        copy.slot.contents[3] ^= 1
+        return copy
+
+    monkeypatch.setattr(Transfers, "offload", spoilt)
+    budget = everything(lambda instance: schedule_of(instance, swap_all(instance)), verify=True)
+    with pytest.raises(VerificationError, match="came back with other bits than it was saved with"):
+        ordinary(Net(), budget.step)
+    budget.close()
+
+
+@pytest.mark.parametrize("share", ["60%", "75%", "95%"])
+def test_a_budget_holds(share: str) -> None:
+    budget = MemoryBudget(share)
+    compare(ordinary, budget)
+    (plan,) = budget.report().plans
+    program = plan.ready.usual.program
+    limit = plan.ready.whole.program.instance.budget
+    assert limit is not None
+    assert program.timeline.peak <= limit < plan.ready.profile.instance.peak
+    assert followed(budget) == [4]
+    assert all(step.unexpected == () for step in plan.steps)
+    assert {step.prefetched for step in plan.steps} == {program.timeline.prefetched}
+    assert {step.reruns for step in plan.steps} == {program.timeline.recomputed}
+
+
+def test_a_report_says_what_was_predicted_and_what_was_measured() -> None:
+    budget = MemoryBudget("70%")
+    ordinary(Net(), budget.step)
+    text = str(budget.report())
+    assert "2 steps profiled, 1 planned for" in text
+    for what in ("step", "peak", "moved to the host", "moved back", "operations run again", "predicted", "measured"):
+        assert what in text
+
+
+def test_batches_of_several_shapes_choose_among_plans() -> None:
+    def ragged(model: nn.Module, scope: Scope) -> list[object]:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        losses: list[object] = []
+        for x in batches(14, lambda step: (12, 12, 5, 5, 5, 12, 12, 5, 12, 5, 5, 12, 5, 12)[step]):
+            with scope():
+                loss = model(x).square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(loss.item())
+        return losses
+
+    budget = everything()
+    with pytest.warns(PlanLeftWarning, match="its results are those of plain training"):
+        compare(ragged, budget)
+    # 12: profiled twice. 5: the first leaves the plan, two are profiled. Then all 9 follow one of the two plans.
+    assert budget.report().profiled == 4
+    assert sum(followed(budget)) == 9
+
+
+def test_another_kind_of_step_can_be_an_error() -> None:
+    budget = everything(on_leave="raise")
+    model = Net()
+    for x in batches(3):
+        with budget.step():
+            model(x).sum().backward()
+    other = torch.randn(3, 8)
+    with pytest.raises(PlanLeftError, match=r"makes storages of other sizes than 'layers\.0\."), budget.step():
+        model(other).sum().backward()
+
+
+def test_a_schedule_planned_elsewhere() -> None:
+    torch.manual_seed(0)
+    model, x = Net(), torch.randn(16, 8)
+
+    def step() -> None:
+        model(x).square().mean().backward()
+
+    result = profile(step, timed=False)
+    schedule = Schedule.from_json(schedule_of(result.instance, swap_all(result.instance)).to_json())
+    budget = MemoryBudget(schedule=schedule)
+    compare(ordinary, budget)
+    assert followed(budget) == [4]
+
+
+def test_a_schedule_of_another_model_is_refused() -> None:
+    weight = nn.Parameter(torch.ones(3))
+    other = profile(lambda: (weight * 2).exp().sum().backward(), timed=False).instance  # type: ignore[no-untyped-call]
+    budget = MemoryBudget(schedule=schedule_of(other, swap_all(other)))
+    with pytest.raises(InputError, match=r"the schedule is for 'step' with fingerprint .* but this step has the fingerprint"):
+        ordinary(Net(), budget.step)
+
+
+def test_a_budget_that_no_plan_fits_says_which_would_and_what_binds() -> None:
+    model = Net()
+    budget = MemoryBudget("1%")
+    with pytest.raises(InputError, match=r"no schedule fits in .* the smallest budget with a plan is"):
+        ordinary(model, budget.step)
+    budget.close()
+    assert not torch.autograd.graph._engine_run_backward.__module__.startswith("slackswap")
+
+
+def test_a_host_with_too_little_memory_is_said_before_training() -> None:
+    budget = everything(lambda instance: schedule_of(instance, swap_all(instance)), host_budget=1000)
+    with pytest.raises(InputError, match=r"the host would hold .* bytes, over its budget of 1000"):
+        ordinary(Net(), budget.step)
+
+
+def test_modules_and_small_tensors_can_be_left_alone() -> None:
+    budget = everything(exclude=["layers.1", "*.0"], smallest="600B")
+    compare(ordinary, budget)
+    (plan,) = budget.report().plans
+    managed = plan.ready.whole.program.managed
+    paths = {plan.ready.profile.tensors[i].path for i in managed}
+    assert not any(path.startswith("layers.1") for path in paths)
+    assert any(path.startswith("layers.2") for path in paths)
+    moved = [i for i in range(len(plan.ready.profile.tensors)) if i in managed]
+    assert moved
+    assert followed(budget) == [4]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({}, "give either a budget such as '12GiB' or '50%', or the memory of the device"),
+        ({"budget": "1GiB", "device": "2GiB"}, "give either a budget"),
+        ({"budget": "1GiB", "clock": "half"}, "clock must be 'forward' or 'whole', got 'half'"),
+        ({"budget": "1GiB", "on_leave": "cry"}, "on_leave must be 'warn' or 'raise', got 'cry'"),
+        ({"budget": "1GiB", "smallest": -1}, "smallest must be bytes, 0 or more, or a size such as '64KiB', got -1"),
+        ({"budget": "1GiB", "smallest": "64"}, "smallest needs a unit"),
+        ({"device": "24"}, "device needs a unit"),
+        ({"budget": "24"}, "budget needs a unit"),
+        ({"budget": "1GiB", "method": "gredy"}, "unknown method 'gredy'; choose from greedy, "),
+    ],
+)
+def test_wrong_arguments(arguments: dict[str, object], message: str) -> None:
+    with pytest.raises(InputError) as error:
+        MemoryBudget(**arguments)  # type: ignore[arg-type]
+    assert message in str(error.value)
+
+
+def test_the_memory_of_a_cpu_is_not_a_device() -> None:
+    with pytest.raises(InputError, match="device= is for accelerators; on the CPU give what the step itself may use"):
+        ordinary(Net(), MemoryBudget(device="1GiB").step)
+
+
+def test_the_allowance_is_a_sum_that_can_be_read() -> None:
+    allowed = allowance(24_000_000_000, Usage(3_000_000_000, 500_000_000, 100_000_000))
+    assert allowed.size == 20_400_000_000
+    assert allowed.words == (
+        "24.00 GB of the device, less 3.000 GB allocated before the step, 500.0 MB of others and the driver, "
+        "and 100.0 MB that the allocator rounds up: 20.40 GB for the step"
+    )
+    with pytest.raises(InputError, match="nothing is left for the step"):
+        allowance(10, Usage(10, 0, 0))
+
+
+def test_a_step_inside_of_a_step_is_refused() -> None:
+    budget = MemoryBudget("50%")
+    with budget.step(), pytest.raises(InputError, match="is inside of another one"), budget.step():
+        pass
+
+
+def test_a_compiled_module_is_refused() -> None:
+    budget = MemoryBudget("50%")
+    model = Net()
+    model.compile(backend="eager")
+    with pytest.raises(InputError, match="the module 'Net' is compiled"), budget.step():
+        model(torch.randn(2, 8))
+
+
+def test_a_failed_profiling_step_is_forgotten() -> None:
+    budget = everything()
+    model = Net()
+    with suppress(ZeroDivisionError), budget.step():
+        model(torch.randn(16, 8))
+        raise ZeroDivisionError
+    compare(ordinary, budget)
+    assert followed(budget) == [4]
