@@ -42,7 +42,7 @@ def write(path: Path, data: Any) -> None:
 
 def die_with_parent() -> None:
     """End this process when the parent is gone: only then does the standard input end."""
-    sys.stdin.buffer.read()
+    os.read(0, 1)
     os.killpg(0, signal.SIGKILL)
 
 
