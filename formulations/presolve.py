@@ -20,10 +20,10 @@ class Reductions:
         Tensors of fewer bytes than this count as 0 bytes; the bound falls by at most their bytes times the price of memory.
     rows
         At most how many operations get a memory row: the most over-budget one of each of so many equal shares of those over
-        budget. Time steps then begin at these only. None for a row each.
+        budget. Time steps begin at these, and at about as many others. None for a row each, and every step.
     merge
-        Time steps begin only at operations that a row speaks of, not at every opening of an interval. Within a step a copy may
-        then use link time from before its tensor was written.
+        Time steps begin only at operations that a row speaks of, not where tensors are written and intervals open. Within a
+        step a copy may then use link time from before its tensor was written.
     checkpoints
         How many operations a re-run cannot be moved across for free: the most over-budget one of each of so many equal shares
         of those over budget. More make the bound tighter and the model larger; with 0 re-runs lend link time to the whole step.
@@ -42,8 +42,8 @@ class Reductions:
 
     @classmethod
     def for_bound(cls, instance: Instance) -> "Reductions":
-        """Return those that a bound can afford: on every model tried they changed it by less than 0.001 percent."""
-        return cls(negligible=instance.peak >> 16, rows=256)
+        """Return those that a bound can afford: on every model tried they changed it by less than 0.002 percent."""
+        return cls(negligible=instance.peak >> 16, rows=256, merge=False)
 
 
 class Interval(NamedTuple):

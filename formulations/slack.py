@@ -6,7 +6,7 @@ before operation $t$ (re-runs and waits). `docs/formulation.md` has the plan spa
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
 from slackswap_opt.formulations.completion import complete
@@ -97,20 +97,21 @@ class SlackModel:
         self.program.minimise((column, 1) for column in self.delay)
 
     def _marks(self) -> list[int]:
-        """The operations at which a step of the model's time begins."""
+        """The operations at which a step of the model's time begins: those with a memory row, and others in the same number."""
         ends = {interval.end for interval in self.reduced.intervals}
         ends.update(d for tail in self.reruns.tails.values() for d in tail.deadlines)
+        openings: set[int] = set()
+        if not self.reductions.merge:
+            entries = [(interval.tensor, interval.start) for interval in self.reduced.intervals]
+            for i, a in (*entries, *((n, tail.start) for n, tail in self.reruns.tails.items())):
+                writers = self.instance.writers[i]
+                openings.update((a + 1, writers[bisect_right(writers, a) - 1]))
         marks = {*self.reduced.critical}
         if self.reductions.rows is None:
-            marks |= ends
-        elif late := sorted(t for t in ends if t > max(self.reduced.critical)):
-            marks |= {late[-1], *late[:: -(-len(late) // self.reductions.rows)]}
-        if not self.reductions.merge:
-            openings = [(interval.tensor, interval.start) for interval in self.reduced.intervals]
-            for i, a in (*openings, *((n, tail.start) for n, tail in self.reruns.tails.items())):
-                writers = self.instance.writers[i]
-                marks.update((a + 1, writers[bisect_right(writers, a) - 1]))
-        return sorted(mark for mark in marks if mark < len(self.instance.operations))
+            return sorted((marks | ends | openings) & {*range(len(self.instance.operations))})
+        marks.update(_thinned(openings, self.reductions.rows))
+        marks.update(_thinned((t for t in ends if t > max(marks)), self.reductions.rows))
+        return sorted(marks & {*range(len(self.instance.operations))})
 
     def _horizon(self) -> int:
         """More delay than a sensible schedule has, in units of time: everything runs twice, each copy waits for the last."""
@@ -322,6 +323,12 @@ class SlackModel:
             if values[column] > 0.5:
                 tails[n] = Decision.SWAP if column == self.tail_fetched.get(n) else Decision.KEEP
         return Plan(tuple(intervals), tuple(tails))
+
+
+def _thinned(operations: Iterable[int], number: int) -> list[int]:
+    """Return about `number` of some operations, evenly, the last among them."""
+    ordered = sorted(operations)
+    return ordered[:: -max(1, len(ordered) // number)]
 
 
 def _power(value: int) -> int:
