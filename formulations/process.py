@@ -45,6 +45,9 @@ def solve_in_process(
     options
         What else the script wants to know.
     """
+    if not program.rows:
+        least = tuple(float(v.lower if program.objective.get(j, 0) >= 0 else v.upper) for j, v in enumerate(program.variables))
+        return Solved(Outcome.OPTIMAL, least, words="nothing to decide")
     if limits.deadline is not None and limits.deadline <= time.monotonic():
         return Solved(Outcome.STOPPED, words="the time was over before it started")
     data = {

@@ -28,6 +28,7 @@ class Highs(pulp.HiGHS):  # type: ignore[misc]
     """HiGHS with a start, which PuLP does not pass on, and with its progress written down."""
 
     start: list[float] | None = None
+    variables: tuple[Any, ...] = ()
     folder = Path()
 
     def callSolver(self, lp: Any) -> None:  # noqa: N802
@@ -36,7 +37,9 @@ class Highs(pulp.HiGHS):  # type: ignore[misc]
         from highspy import cb
 
         model, best = lp.solverModel, float("inf")
-        columns = {int(variable.name[1:]): variable.index for variable in lp.variables()}
+        index = {variable.name: variable.index for variable in lp.variables()}
+        # PuLP leaves out what stands in no row, and adds a variable of its own to an empty objective.
+        columns = {j: index[variable.name] for j, variable in enumerate(self.variables) if variable.name in index}
         if self.start:
             known = sorted((index, self.start[j]) for j, index in columns.items())
             indices = np.array([index for index, _ in known], dtype=np.int32)
@@ -46,7 +49,10 @@ class Highs(pulp.HiGHS):  # type: ignore[misc]
             nonlocal best
             if kind == cb.HighsCallbackType.kCallbackMipImprovingSolution and out.mip_primal_bound < best:
                 best = out.mip_primal_bound
-                write(self.folder / "incumbent.json", [float(out.mip_solution[columns[j]]) for j in sorted(columns)])
+                values = [
+                    float(out.mip_solution[columns[j]]) if j in columns else v.lowBound for j, v in enumerate(self.variables)
+                ]
+                write(self.folder / "incumbent.json", values)
             with (self.folder / "progress").open("a") as progress:
                 progress.write(f"{out.mip_primal_bound} {out.mip_dual_bound}\n")
 
@@ -113,7 +119,7 @@ def solver_for(data: dict[str, Any], folder: Path, variables: list[Any]) -> Any:
         # With `msg` HiGHS reports its progress; nothing is printed.
         options |= {"msg": True, "log_to_console": False, "random_seed": data["seed"]}
         solver = Highs(**{key: value for key, value in options.items() if value is not None})
-        solver.start, solver.folder = start, folder
+        solver.start, solver.variables, solver.folder = start, tuple(variables), folder
         return solver
     if name in CBC:
         # CBC takes a seed of 0 for the time of day.

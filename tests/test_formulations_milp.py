@@ -330,3 +330,16 @@ def test_solvers_agree(instance: Instance) -> None:
         assert solved.outcome in (Outcome.OPTIMAL, Outcome.INFEASIBLE)
         objectives.append(solved.values and sum(c * solved.values[j] for j, c in model.program.objective.items()))
     assert objectives[0] == pytest.approx(objectives[1], abs=1e-3)
+
+
+@pytest.mark.parametrize("solver", [CBC, HIGHS])
+def test_models_with_next_to_nothing_in_them(solver: str) -> None:
+    program = LinearProgram()
+    assert milp.solve_program(program, solver, Limits()).values == ()
+    free = program.variable("free", 9, lower=3, integer=True)
+    least = program.variable("least", 9, lower=2)
+    assert milp.solve_program(program, solver, Limits()).values == (3, 2)
+    program.row("least", [(least, 2)], Sense.AT_LEAST, 10)
+    assert milp.solve_program(program, solver, Limits()).outcome is Outcome.OPTIMAL
+    program.minimise([(free, -1), (least, 1)])
+    assert milp.solve_program(program, solver, Limits()).values == pytest.approx((9, 5))
