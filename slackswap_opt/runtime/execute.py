@@ -17,7 +17,7 @@ from slackswap_opt.runtime.clock import Clock
 from slackswap_opt.runtime.holdings import Holdings
 from slackswap_opt.runtime.hooks import Handle, Ledger
 from slackswap_opt.runtime.program import Backward, Birth, Duty, Order, Program
-from slackswap_opt.runtime.replay import generator_state, quiet, storages_in
+from slackswap_opt.runtime.replay import generator_state, quiet, storages_in, unseen
 from slackswap_opt.runtime.saved import Kept, kept, unkept
 from slackswap_opt.runtime.storage import is_plain
 from slackswap_opt.runtime.tape import Activation, Entry, UnservedArgumentError, record_call
@@ -111,30 +111,38 @@ class Execution(Clock):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if self._paused or function.namespace == "prim":
+        if self._paused:
             return function(*args, **(kwargs or {}))
         index = self.index
-        if self.on:
-            if self._functions[index] is not function:
-                return self._unexpected(index, function, args, kwargs or {})
-            if index >= self._next:
-                self.carry_out(index)
+        if not self.on or self._functions[index] is not function:
+            return self._unforeseen(index, function, args, kwargs or {})
+        if index >= self._next:
+            self.carry_out(index)
         self.index = index + 1
-        if not self.on:
-            return self._beside(function, args, kwargs or {})
         duty = self._duties[index]
         if duty is None:
-            return function(*args, **(kwargs or {}))
+            return function(*args, **kwargs) if kwargs else function(*args)
         return self._perform(index, duty, function, args, kwargs or {})
+
+    def _unforeseen(self, index: int, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run what is not the operation that comes next in the program."""
+        if function.namespace == "prim":
+            return function(*args, **kwargs)
+        if self.on:
+            return self._unexpected(index, function, args, kwargs)
+        self.index = index + 1
+        return self._beside(function, args, kwargs)
 
     def pack(self, tensor: torch.Tensor) -> Any:
         """Return what stands for a tensor that autograd saves."""
+        if is_plain(tensor):
+            record = self.holdings.find(tensor.untyped_storage())
+            if record is not None:
+                return Handle(record, tensor, self.ledger)
+            with unseen():
+                return kept(tensor)
         self._paused += 1
         try:
-            if is_plain(tensor):
-                record = self.holdings.find(tensor.untyped_storage())
-                if record is not None:
-                    return Handle(record, tensor, self.ledger)
             return kept(tensor)
         finally:
             self._paused -= 1
@@ -151,7 +159,7 @@ class Execution(Clock):  # type: ignore[no-untyped-call]
         self._paused += 1
         try:
             saved.check()
-            return saved.geometry.on(self.holdings.obtain(saved.record))
+            return saved.on(self.holdings.obtain(saved.record))
         finally:
             self._paused -= 1
 

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import torch
 
+from slackswap_opt.runtime.replay import unseen
 from slackswap_opt.runtime.saved import overwritten
 from slackswap_opt.runtime.storage import Geometry
 from slackswap_opt.runtime.tape import Activation
@@ -41,9 +42,10 @@ class Handle:
     def __init__(self, record: Activation, tensor: torch.Tensor, ledger: Ledger) -> None:
         self.record, self.geometry, self._ledger = record, Geometry.of(tensor), ledger
         self._version = tensor._version
-        self._versions = tensor.detach()
-        # An empty tensor that shares the version counter: `data` replaces all of a tensor but that.
-        self._versions.data = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+        with unseen():
+            self._versions = tensor.detach()
+            # An empty tensor that shares the version counter: `data` replaces all of a tensor but that.
+            self._versions.data = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
         ledger.count += not record.handles
         record.handles += 1
 
@@ -53,6 +55,11 @@ class Handle:
             self._ledger.count -= 1
             if not self._ledger.count and self._ledger.on_empty is not None:
                 self._ledger.on_empty()
+
+    def on(self, storage: torch.UntypedStorage) -> torch.Tensor:
+        """Return the tensor, on the storage where its bytes are now."""
+        with unseen():
+            return self.geometry.on(storage)
 
     def check(self) -> None:
         """Raise what autograd raises if the tensor was written since it was saved."""

@@ -1,8 +1,7 @@
 """Running recorded operations again, as they ran the first time: below autograd and autocast, with the same random numbers."""
 
 import ctypes
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -13,21 +12,28 @@ from slackswap_opt.runtime.tape import Activation, Entry, Reference
 
 Storage = torch.UntypedStorage
 
+unseen = torch._C._DisableTorchDispatch
+"""A context in which no dispatch mode sees what runs: for views, which change nothing and which a mode would slow down."""
+
 
 class ChangedArgumentError(RuntimeError):
     """An argument from outside of the step that is not any more what it was when the operation ran first."""
 
 
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Return a context below autograd and autocast, where recorded operations were when they ran first."""
-    enabled = torch.is_grad_enabled()
-    torch._C._set_grad_enabled(False)
-    try:
-        with torch._C._DisableAutocast():
-            yield
-    finally:
-        torch._C._set_grad_enabled(enabled)
+class quiet:  # noqa: N801
+    """A context below autograd and autocast, where recorded operations were when they ran first."""
+
+    __slots__ = ("_autocast", "_enabled")
+
+    def __enter__(self) -> None:
+        self._enabled = torch.is_grad_enabled()
+        torch._C._set_grad_enabled(False)
+        self._autocast = torch._C._DisableAutocast()
+        self._autocast.__enter__()  # type: ignore[no-untyped-call]
+
+    def __exit__(self, *exception: object) -> None:
+        self._autocast.__exit__(*exception)
+        torch._C._set_grad_enabled(self._enabled)
 
 
 def generator_state(device: torch.device) -> bytes:
@@ -85,7 +91,9 @@ def _restored(value: Any, storage_of: Callable[[Activation], Storage]) -> Any:
     if isinstance(value, Reference):
         record = value.find()
         assert record is not None, "what an operation changes is there while it runs again"
-        return value.geometry.on(storage_of(record))
+        storage = storage_of(record)
+        with unseen():
+            return value.geometry.on(storage)
     return [_restored(item, storage_of) for item in value] if type(value) is list else value
 
 
