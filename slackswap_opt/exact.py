@@ -180,6 +180,8 @@ class Run:
     def _answered(self, first: Found | None, failure: str, suggestion: Suggestion) -> Answer:
         """Return the shorter of greedy's plan and the solver's, or why there is none."""
         found, message = suggestion.found, fault(suggestion, self.solver)
+        if suggestion.solved.outcome is Outcome.STOPPED:
+            message = f"{self.solver} found no plan in its time"
         best = min((candidate for candidate in (found, first) if candidate), key=lambda other: other.makespan, default=None)
         if message and first:
             message += "; greedy's plan is returned"
@@ -200,9 +202,7 @@ def fault(suggestion: Suggestion, solver: str) -> str:
         return f"{solver} calls a model infeasible that a known plan satisfies, which is a fault of the solver"
     if solved.outcome is Outcome.INFEASIBLE:
         return f"{solver} found no plan in its model, where sizes are rounded up: that proves nothing"
-    if solved.values is None:
-        return f"{solver} found no plan in its time"
-    if suggestion.found is None:
+    if solved.values is not None and suggestion.found is None:
         return f"the plan of {solver} does not fit: {suggestion.fault}"
     return ""
 

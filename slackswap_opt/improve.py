@@ -200,6 +200,8 @@ class LocalSearch:
 
     def _step(self, others: int, alike: int) -> bool:
         """Make one exchange that shortens the step; return False if there is none, or the effort is spent."""
+        if self.spent:
+            return False
         overhead = self.found.makespan - self.of.instance.ideal
         goal = max(overhead, self._estimated(()))
         promising = []

@@ -50,7 +50,8 @@ class _Auto:
         self.best: Found | None = None
         self.rounded: Found | None = None
         self.bound = instance.ideal
-        self.message = ""
+        self.failure = ""
+        self.faults: list[str] = []
 
     def answer(self) -> Answer:
         """Run the stages and say what came of them."""
@@ -58,12 +59,12 @@ class _Auto:
         try:
             first = self.best = greedy(self.instance)
         except NoPlanError as error:
-            self.message = str(error)
+            self.failure = str(error)
         self._tell()
         if self._done():
             return self._answer()
         if self._relaxed():
-            return Answer(infeasible=True, message=self.message)
+            return Answer(infeasible=True, message=self.failure)
         for start in sorted((start for start in (first, self.rounded) if start), key=lambda found: found.makespan):
             if not self._done():
                 self._keep(improved(self.instance, start, Effort.for_size(self.instance, self._until(SEARCHING))))
@@ -83,7 +84,7 @@ class _Auto:
     def _keep(self, found: Found | None) -> None:
         """Keep a plan if it is the best so far."""
         if found and (self.best is None or found.makespan < self.best.makespan):
-            self.best, self.message = found, ""
+            self.best = found
             self._tell()
 
     def _tell(self) -> None:
@@ -98,7 +99,7 @@ class _Auto:
         try:
             relaxation = relax(model.program, time_limit=None if end is None else max(0.0, end - time.monotonic()))
         except RelaxationError as error:
-            self.message = str(error)
+            self.faults.append(str(error))
             return False
         multipliers = to_grid(model.program, relaxation.multipliers)
         if not relaxation.feasible and self.best is None and proves_infeasible(model, multipliers):
@@ -131,11 +132,10 @@ class _Auto:
 
         suggestion = run.suggestion(solve, self.best)
         self._keep(suggestion.found)
-        answer = self._answer()
-        message = fault(suggestion, HIGHS) or answer.message
-        return replace(answer, solver=HIGHS, solver_status=status(suggestion), message=message)
+        self.faults += filter(None, [fault(suggestion, HIGHS)])
+        return replace(self._answer(), solver=HIGHS, solver_status=status(suggestion))
 
     def _answer(self) -> Answer:
         """Return the best plan, without an exact solver's part in it."""
         plan, schedule = (self.best.plan, self.best.placement.schedule) if self.best else (None, None)
-        return Answer(plan, schedule, message=self.message, bound=self.bound)
+        return Answer(plan, schedule, message="; ".join(self.faults) or ("" if self.best else self.failure), bound=self.bound)
