@@ -209,6 +209,18 @@ def test_the_lagrangian_worked_out_by_hand() -> None:
         lagrangian(program, {"limit": 1}, program.objective)
 
 
+def test_the_multipliers_of_a_step_worked_out_by_hand() -> None:
+    # The example of docs/formulation.md: quarters, so two bits.
+    rows = [((), (0,)), ((0,), (1,)), ((1,), (2,)), ((1, 2), (3,)), ((0, 3), ())]
+    tensors = tuple(Tensor(f"x{i}", 10) for i in range(4))
+    operations = tuple(Operation(f"o{t}", 5, *row) for t, row in enumerate(rows))
+    instance = Instance("step", tensors, operations, Link(2 * 10**9, 2 * 10**9), 30)
+    multipliers = {"memory_3": 1, "update_3": 1, "work_4": 2, "back_4": -1}
+    assert proven_bound(SlackModel(instance), multipliers, 2) == 28
+    assert lower_bound(instance).bound == 28
+    assert optimum(instance) == 30
+
+
 def test_files_are_strict(tmp_path: Path) -> None:
     certificate = lower_bound(gigabyte_step())
     path = tmp_path / "certificate.json"
