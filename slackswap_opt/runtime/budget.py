@@ -1,10 +1,12 @@
 """The door: train a model, unmodified, within a budget of memory."""
 
 import logging
+import os
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Literal
 
 import torch
@@ -14,6 +16,7 @@ from slackswap_opt.instance import Link
 from slackswap_opt.runtime.allowance import allowance, usage
 from slackswap_opt.runtime.choose import Choosing
 from slackswap_opt.runtime.execute import Execution
+from slackswap_opt.runtime.journal import Journal
 from slackswap_opt.runtime.lanes import Immediate
 from slackswap_opt.runtime.learn import Learner
 from slackswap_opt.runtime.links import measure_link
@@ -139,6 +142,7 @@ class MemoryBudget:
         self._inside = False
         self._allowance = ""
         self._warned: set[int] = set()
+        self._record: Path | None = None
 
     @contextmanager
     def step(self) -> Iterator[None]:
@@ -169,6 +173,13 @@ class MemoryBudget:
     def report(self) -> Report:
         """Return what happened so far, beside what was predicted; the last step counts if its backward pass is over."""
         return Report(self._allowance, self._learner.steps, tuple(plan.report() for plan in self._plans))
+
+    def record(self, path: str | os.PathLike[str]) -> None:
+        """Write what happens in the next planned step to a file for chrome://tracing or Perfetto.
+
+        That step runs with the clock that runs throughout, and the device is waited for at its end.
+        """
+        self._record = Path(path)
 
     def close(self) -> None:
         """End the last step, and catch no more backward passes."""
@@ -207,9 +218,13 @@ class MemoryBudget:
         device = plans[0].ready.whole.program.device
         if self._transfers is None:
             self._transfers = Transfers(self._lanes or (Streams(device) if device.type == "cuda" else Immediate()))
+        whole = [plan.ready.whole for plan in plans]
+        if self._record is not None:
+            path, self._record = self._record, None
+            journal = Journal(whole, self._transfers)
+            return PlannedStep(self._plans, journal, self._transfers, self._say, lambda: journal.write(path))
         if self._verify and not all(plan.verified for plan in plans):
-            routes = [plan.ready.usual if plan.verified else plan.ready.whole for plan in plans]
-            execution: Execution = Verifying(routes, self._transfers)
+            execution: Execution = Verifying(whole, self._transfers)
         elif len(plans) > 1:
             execution = Choosing([plan.ready.usual for plan in plans], self._transfers)
         else:

@@ -33,6 +33,14 @@ class Immediate:
     def finish(self, event: None) -> None:
         """Do not wait."""
 
+    def stamp(self, lane: Lane) -> int:
+        """Return the time."""
+        return time.perf_counter_ns()
+
+    def between(self, first: int, last: int) -> int:
+        """Return the nanoseconds between two times."""
+        return last - first
+
 
 class Passage(NamedTuple):
     """A copy on a lane: its bytes, and its start and end in nanoseconds of the clock in use."""
@@ -100,6 +108,14 @@ class Rated:
     def finish(self, event: int) -> None:
         """Sleep until `event`."""
         self.wait(Lane.COMPUTE, event)
+
+    def stamp(self, lane: Lane) -> int:
+        """Return when everything queued on `lane` so far is done, or now if that is later."""
+        return max(self._now(), 0 if lane is Lane.COMPUTE else self._free[self._queue(lane)])
+
+    def between(self, first: int, last: int) -> int:
+        """Return the nanoseconds between two times."""
+        return last - first
 
     def _queue(self, lane: Lane) -> int:
         return 1 if lane is Lane.BACK and self._link.duplex else 0

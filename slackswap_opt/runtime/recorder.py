@@ -4,6 +4,7 @@ Every lane counts its work, and knows how much of the others' it has waited for 
 least one of which writes, must be ordered: the later one's lane has waited for the earlier one.
 """
 
+import time
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -79,6 +80,14 @@ class Recorded:
     def finish(self, event: Clock) -> None:
         """Put compute, which waits with the host, after `event`."""
         self.wait(Lane.COMPUTE, event)
+
+    def stamp(self, lane: Lane) -> int:
+        """Return the time."""
+        return time.perf_counter_ns()
+
+    def between(self, first: int, last: int) -> int:
+        """Return the nanoseconds between two times."""
+        return last - first
 
     def _use(self, lane: Lane, start: int, size: int, how: str, *, writes: bool) -> None:
         use = Use(lane, self._clocks[lane][lane], how)

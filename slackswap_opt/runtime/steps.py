@@ -1,6 +1,5 @@
 """A planned step, from the moment that it begins to what is remembered of it."""
 
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
@@ -10,7 +9,7 @@ from slackswap_opt.runtime.execute import Execution
 from slackswap_opt.runtime.planned import Ready
 from slackswap_opt.runtime.report import PlanReport, StepRecord
 from slackswap_opt.runtime.running import Running
-from slackswap_opt.runtime.transfers import Transfers
+from slackswap_opt.runtime.transfers import Lane, Transfers
 from slackswap_opt.runtime.verify import Verifying
 
 STEPS = 100
@@ -45,36 +44,6 @@ class Plan:
         return PlanReport(instance.name, instance.fingerprint, self.ready, tuple(record() for record in self._records))
 
 
-class Stopwatch:
-    """Measures from its making to its stop, on the stream that computes where the step runs on a device."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._times: list[int] = []
-        self._events: list[torch.cuda.Event] = []
-        self._mark()
-
-    def stop(self) -> None:
-        """Take the time."""
-        self._mark()
-
-    def nanoseconds(self) -> int:
-        """Return the time taken; waits for the device."""
-        if not self._events:
-            return self._times[1] - self._times[0]
-        self._events[1].synchronize()
-        milliseconds: float = self._events[0].elapsed_time(self._events[1])
-        return round(milliseconds * 1_000_000)
-
-    def _mark(self) -> None:
-        if self._device.type != "cuda":
-            self._times.append(time.perf_counter_ns())
-            return
-        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        event.record(torch.cuda.current_stream(self._device))
-        self._events.append(event)
-
-
 class PlannedStep:
     """One step under a plan.
 
@@ -86,6 +55,8 @@ class PlannedStep:
         What carries it out.
     on_leave
         Called when the step, or a backward pass of it, is over, if it has left its plan.
+    on_end
+        Called when the step has ended.
     """
 
     def __init__(
@@ -94,12 +65,14 @@ class PlannedStep:
         execution: Execution,
         transfers: Transfers,
         on_leave: Callable[[Running, Plan], None],
+        on_end: Callable[[], None] = lambda: None,
     ) -> None:
         self.running = Running(execution, on_pause=self._pause, on_end=self._end)
-        self._plans, self._execution, self._transfers, self._on_leave = plans, execution, transfers, on_leave
+        self._plans, self._execution, self._transfers = plans, execution, transfers
+        self._on_leave, self._on_end = on_leave, on_end
         self._before = self._counts()
         self._peak_before = self._memory()
-        self._watch = Stopwatch(execution.program.device)
+        self._began = transfers.lanes.stamp(Lane.COMPUTE)
 
     def _plan(self) -> Plan:
         program = self._execution.program
@@ -111,12 +84,12 @@ class PlannedStep:
             self._on_leave(self.running, self._plan())
 
     def _end(self) -> None:
-        execution, running, watch = self._execution, self.running, self._watch
+        execution, running = self._execution, self.running
         plan = self._plan()
         self._plans.remove(plan)
         self._plans.insert(0, plan)
         plan.verified |= isinstance(execution, Verifying) and running.complete
-        watch.stop()
+        lanes, began, ended = self._transfers.lanes, self._began, self._transfers.lanes.stamp(Lane.COMPUTE)
         counts = [after - before for after, before in zip(self._counts(), self._before, strict=True)]
         peak = self._peak()
         names = execution.program.instance.tensors
@@ -125,12 +98,13 @@ class PlannedStep:
 
         def record() -> StepRecord:
             offload_stall, prefetch_stall, offloaded, prefetched = counts
-            time = watch.nanoseconds()
+            time = lanes.between(began, ended)
             return StepRecord(
                 reason, complete, time, offload_stall, prefetch_stall, peak, offloaded, prefetched, reruns, unexpected
             )
 
         plan.add(record)
+        self._on_end()
 
     def _counts(self) -> Sequence[int]:
         moved = self._transfers

@@ -48,6 +48,18 @@ class Streams:
         """Let the host wait for `event`."""
         event.synchronize()
 
+    def stamp(self, lane: Lane) -> torch.cuda.Event:
+        """Return an event that has happened once everything queued on `lane` so far is done."""
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record(self._stream(lane))
+        return event
+
+    def between(self, first: torch.cuda.Event, last: torch.cuda.Event) -> int:
+        """Return the nanoseconds between two events; waits for both."""
+        last.synchronize()
+        milliseconds: float = first.elapsed_time(last)
+        return round(milliseconds * 1_000_000)
+
     def _stream(self, lane: Lane) -> torch.cuda.Stream:
         # Asked for at each use: autograd computes on the stream of the forward operation, and users change theirs.
         return torch.cuda.current_stream(self._device) if lane is Lane.COMPUTE else self._copying[lane]

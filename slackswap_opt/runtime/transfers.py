@@ -50,6 +50,12 @@ class Lanes(Protocol):
     def finish(self, event: Any) -> None:
         """Return once `event` has happened."""
 
+    def stamp(self, lane: Lane) -> Any:
+        """Return the moment at which everything queued on `lane` so far is done, or now if that is later."""
+
+    def between(self, first: Any, last: Any) -> int:
+        """Return the nanoseconds from one moment to another; waits until both have come."""
+
 
 class Slot:
     """A part of the host's memory.
