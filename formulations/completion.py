@@ -45,12 +45,11 @@ def _rebuild(model: "SlackModel", plan: Plan, values: list[int]) -> bool:
     # Readers come before their operands in `tails`, where a tensor is entered once a reader has asked for it.
     for n in sorted(model.reruns.tails, key=lambda n: -model.instance.writers[n][-1]):
         tail = model.reruns.tails[n]
-        wanted = [
-            d for demands in tail.demands if values[model.last(demands[0].step)] for d in (demand.by for demand in demands)
-        ]
+        asked = [demands for demands in tail.demands if values[model.chains.last(demands[0].step)]]
+        wanted = [demand.by for demands in asked for demand in demands]
         if wanted and not _hold(model, plan.tails[n], tail, max(wanted), values):
             return False
-    for o, runs in model.runs.items():
+    for o, runs in model.chains.runs.items():
         _count(model, model.reruns.by_operation[o], runs, values)
     for column, terms in model.lanes.copies:
         values[column] = max(0, evaluate(terms, values))
@@ -59,12 +58,12 @@ def _rebuild(model: "SlackModel", plan: Plan, values: list[int]) -> bool:
 
 def _hold(model: "SlackModel", decision: Decision, tail: Tail, until: int, values: list[int]) -> bool:
     if decision is Decision.SWAP and tail.swap:
-        values[model.tail_fetched[tail.tensor]] = 1
+        values[model.chains.fetched[tail.tensor]] = 1
     elif decision is not Decision.KEEP and tail.recompute:
         values[model.rebuilt[tail.steps[-1]]] = 1
     elif decision is Decision.KEEP:
         for d in tail.deadlines:
-            values[model.tail_kept[tail.tensor, d]] = int(d <= until)
+            values[model.chains.kept[tail.tensor, d]] = int(d <= until)
     else:
         return False
     return True
@@ -94,7 +93,7 @@ class _Lanes:
     def __init__(self, model: "SlackModel", values: list[int]) -> None:
         self.model, self.lanes, self.values = model, model.lanes, values
         marks, lanes = model.marks, model.lanes
-        self.due = [evaluate(model.due.get(t, ()), values) for t in marks]
+        self.due = [evaluate(model.chains.due.get(t, ()), values) for t in marks]
         self.wanted = [evaluate(lanes.wanted.get(t, ()), values) for t in marks]
         self.opening = [evaluate(lanes.opening.get(t, ()), values) for t in marks]
         self.room = [self._room(t) for t in marks]

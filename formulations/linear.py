@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import NamedTuple
 
 _TERMS_IN_LINE = 8
@@ -79,6 +79,11 @@ class LinearProgram:
             total[column] = total.get(column, 0) + coefficient
         kept = {column: coefficient for column, coefficient in total.items() if coefficient}
         self.rows.append(Row(name, tuple(kept), tuple(kept.values()), sense, rhs))
+
+    def rise(self, name: str, columns: Sequence[int]) -> None:
+        """Add the constraints that each of some columns is at least the one before it."""
+        for n, (earlier, later) in enumerate(pairwise(columns)):
+            self.row(f"{name}_{n}", [(later, 1), (earlier, -1)], Sense.AT_LEAST, 0)
 
     def minimise(self, terms: Terms) -> None:
         """Set the objective."""

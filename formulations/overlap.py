@@ -110,7 +110,7 @@ class Lanes:
             states.setdefault((i, bisect_right(model.instance.writers[i], start)), []).append((start, end, size, column))
         for n, tail in model.reruns.tails.items():
             if tail.swap:
-                entry = (tail.start, tail.deadlines[-1], tail.size, model.tail_fetched[n])
+                entry = (tail.start, tail.deadlines[-1], tail.size, model.chains.fetched[n])
                 states.setdefault((n, len(model.instance.writers[n])), []).append(entry)
         outs = []
         for (i, state), entries in states.items():

@@ -5,15 +5,16 @@ idle interval $g$ of a tensor of $m_g$ bytes lies between operations $a_g$ and $
 before operation $t$ (re-runs and waits). `docs/formulation.md` has the plan space and the proof that this relaxes it.
 """
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
+from slackswap_opt.formulations.chains import Chains
 from slackswap_opt.formulations.completion import complete
 from slackswap_opt.formulations.linear import LinearProgram, Sense
 from slackswap_opt.formulations.overlap import Lanes
 from slackswap_opt.formulations.presolve import Reductions, reduce
-from slackswap_opt.formulations.reruns import Step, Tail, find_reruns
+from slackswap_opt.formulations.reruns import Step, find_reruns
 from slackswap_opt.formulations.rounding import Rounding, Scale, Units
 from slackswap_opt.instance import Instance
 from slackswap_opt.plan import Decision, Plan
@@ -42,18 +43,14 @@ class SlackModel:
         The linear program; its objective is the overhead in units of time.
     s, r
         Columns of the decisions, by place in `reduced.intervals`; absent where the choice is.
-    tail_kept, tail_fetched
-        Columns of tails kept until a deadline, by (tensor, deadline), and of tails fetched, by tensor.
     rebuilt
         Columns that say whether the last re-run of a step's interval or tail has happened by the end of that step.
-    runs
-        For operations that serve several intervals or tails, (position, column) of how often they have run again by then.
     marks, delay, ahead
         Where the model's time steps begin, the delay before each, and re-run work done before it that is due later.
     memory
         Columns of the bytes gone, by operation with a memory row.
-    due
-        Re-run work due at each mark, as terms.
+    chains, lanes
+        The re-runs' and the copies' part of the model.
     """
 
     def __init__(
@@ -74,23 +71,16 @@ class SlackModel:
         self.program = LinearProgram()
         self.s: dict[int, int] = {}
         self.r: dict[int, int] = {}
-        self.tail_kept: dict[tuple[int, int], int] = {}
-        self.tail_fetched: dict[int, int] = {}
         self.rebuilt: dict[Step, int] = {}
-        self.held: dict[tuple[int, int], int] = {}
-        self.runs: dict[int, list[tuple[int, int]]] = {}
         self.delay: list[int] = []
         self.ahead: dict[int, int] = {}
-        self.due: dict[int, Terms] = {}
         self.memory: dict[int, int] = {}
         self.marks = self._marks()
         self.horizon = self._horizon()
         self.size_scale = _power(max((interval.size for interval in self.reduced.intervals), default=1))
         self.time_scale = _power(self.instance.ideal // (self.units.time * (len(self.marks) + 1)))
         self.decisions()
-        self.tails()
-        self.operands()
-        self.work()
+        self.chains = Chains(self)
         self.delays()
         self.lanes = Lanes(self)
         self.peak_memory()
@@ -134,103 +124,18 @@ class SlackModel:
                 self.r[g] = self.rebuilt[self.reruns.steps[g][-1]]
             if interval.swap and interval.recompute:
                 self.program.row(f"one_{name}", [(self.s[g], 1), (self.r[g], 1)], AT_MOST, 1)
-            self._monotone(f"back_{name}", [self.rebuilt[step] for step in self.reruns.steps[g]])
-
-    def _monotone(self, name: str, columns: Sequence[int]) -> None:
-        for n, (earlier, later) in enumerate(pairwise(columns)):
-            self.program.row(f"{name}_{n}", [(later, 1), (earlier, -1)], AT_LEAST, 0)
-
-    def tails(self) -> None:
-        r"""After its last access a tensor is kept until a deadline, fetched from the host, or rebuilt, once and for all.
-
-        Kept until $d$ falls with the deadline $d$; rebuilt by the end of a step rises.
-        """
-        for n, tail in self.reruns.tails.items():
-            for d in tail.deadlines:
-                self.tail_kept[n, d] = self.program.variable(f"keep_{n}_{d}", 1, integer=True)
-            if tail.swap:
-                self.tail_fetched[n] = self.program.variable(f"fetch_{n}", 1, integer=True)
-            for step in tail.steps:
-                self.rebuilt[step] = self.program.variable(f"rebuild_{n}_{step.by}", 1, integer=True)
-            self._monotone(f"keep_on_{n}", [self.tail_kept[n, d] for d in reversed(tail.deadlines)])
-            self._monotone(f"rebuild_on_{n}", [self.rebuilt[step] for step in tail.steps])
-            for step in tail.steps[:-1]:
-                held = self.held[n, step.by] = self.program.variable(f"hold_{n}_{step.by}", 1)
-                self.program.row(f"holds_{n}_{step.by}", [(held, 1), (self.rebuilt[step], -1)], AT_MOST, 0)
-
-    def operands(self) -> None:
-        r"""A re-run finds its operands: one that is past its last access was kept, fetched or rebuilt for it.
-
-        For every step of every chain that reads $n$: $y_{last} - y_{before} \le \kappa_{n,d} + \phi_n + \rho_n$, where $\rho_n$
-        is rebuilding after the step before, or holding over its end what was rebuilt by then.
-        """
-        for n, tail in self.reruns.tails.items():
-            for demands in tail.demands:
-                chain = self._chain(demands[0].step)
-                for step, _, by in demands:
-                    terms = [(self.last(step), -1), (self.tail_kept[n, by], 1)]
-                    terms += [(self.rebuilt[chain[step.number - 1]], 1)] if step.number else []
-                    terms += [(self.tail_fetched[n], 1)] if tail.swap else []
-                    terms += self._rebuilt_for(tail, step) if tail.recompute else []
-                    self.program.row(f"operand_{n}_of_{_name(step)}", terms, AT_LEAST, 0)
-
-    def _rebuilt_for(self, tail: Tail, step: Step) -> Terms:
-        """Whether a tail is rebuilt after `step` begins, or was before and is held there, as terms."""
-        terms = [(self.rebuilt[tail.steps[-1]], 1)]
-        before = [earlier for earlier in tail.steps[:-1] if step.number and earlier.by == step.after]
-        for earlier in before:
-            terms += [(self.rebuilt[earlier], -1), (self.held[tail.tensor, earlier.by], 1)]
-        return terms
-
-    def last(self, step: Step) -> int:
-        """Return the column that says whether the tensor of `step` is rebuilt at all in that interval or tail."""
-        return self.rebuilt[self._chain(step)[-1]]
-
-    def _chain(self, step: Step) -> tuple[Step, ...]:
-        return self.reruns.tails[step.tensor].steps if step.interval is None else self.reruns.steps[step.interval]
-
-    def work(self) -> None:
-        r"""Operation $o$ has run again $x_{o,d}$ times before $d$, once a step in which something it writes comes back.
-
-        $x_{o,d} - x_{o,d'} \ge y_d - y_{d'}$ for all that it writes; where it serves one interval only, $x$ is $y$.
-        """
-        for o, chains in sorted(self.reruns.by_operation.items()):
-            cost = self.scale.work(self.instance.operations[o].duration)
-            if len(chains) == 1:
-                runs = [(step.by, self.rebuilt[step]) for step in chains[0]]
-            else:
-                runs = self.runs[o] = self._counted(o, chains)
-            before = -1
-            for d, column in runs:
-                mark = self.marks[bisect_left(self.marks, d)]
-                self.due.setdefault(mark, []).extend([(column, cost)] + ([(before, -cost)] if before >= 0 else []))
-                before = column
-
-    def _counted(self, o: int, chains: Sequence[tuple[Step, ...]]) -> list[tuple[int, int]]:
-        ends = sorted({step.by for chain in chains for step in chain})
-        runs = [self.program.variable(f"x_{o}_{d}", len(chains), integer=True) for d in ends]
-        self._monotone(f"runs_{o}", runs)
-        for chain in chains:
-            before: Terms = []
-            for step in chain:
-                opened = bisect_right(ends, step.after)
-                terms = [(runs[bisect_left(ends, step.by)], 1), (self.rebuilt[step], -1), *before]
-                terms += [(runs[opened - 1], -1)] if opened else []
-                self.program.row(f"run_{o}_for_{_name(step)}", terms, AT_LEAST, 0)
-                before = [(self.rebuilt[step], 1)]
-        return list(zip(ends, runs, strict=True))
+            self.program.rise(f"back_{name}", [self.rebuilt[step] for step in self.reruns.steps[g]])
 
     def delays(self) -> None:
         r"""Re-runs delay: $\delta_t \ge \text{due}_t + A_t - A_{t-1}$, and nothing is ahead, $A_t = 0$, at checkpoints.
 
-        Inner rounding does nothing ahead. A tail that is rebuilt before a checkpoint for use after it is there, or what was
-        rebuilt from it is.
+        Inner rounding does nothing ahead.
         """
-        first, last = min(self.reduced.critical, default=0), max(self.due, default=0)
+        first, last = min(self.reduced.critical, default=0), max(self.chains.due, default=0)
         ahead = -1
         for t in self.marks:
             delay = self.program.variable(f"delay_{t}", self.horizon, scale=self.time_scale)
-            terms = [(delay, 1), *((column, -cost) for column, cost in self.due.get(t, ()))]
+            terms = [(delay, 1), *((column, -cost) for column, cost in self.chains.due.get(t, ()))]
             terms += [(ahead, 1)] if ahead >= 0 else []
             ahead = -1
             if self.scale.outer and first < t < last and t not in self.reduced.checkpoints:
@@ -239,17 +144,6 @@ class SlackModel:
             if len(terms) > 1:
                 self.program.row(f"work_{t}", terms, AT_LEAST, 0)
             self.delay.append(delay)
-        for n, tail in self.reruns.tails.items():
-            for step in tail.steps[:-1]:
-                terms = [(self.held[n, step.by], 1), (self.rebuilt[step], -1), *self._readers_done(tail, step.by)]
-                self.program.row(f"held_{n}_{step.by}", terms, AT_LEAST, 0)
-
-    def _readers_done(self, tail: Tail, q: int) -> Terms:
-        done: Terms = []
-        for demands in tail.demands:
-            chain = [step for step in self._chain(demands[0].step) if step.by <= q]
-            done += [(self.rebuilt[chain[-1]], 1)] if chain else []
-        return done
 
     def peak_memory(self) -> None:
         r"""What is over budget must be gone: $\sum_g m_g (s_g + r_g - y_{g,t}) - K_t - Q_t - P_t \ge e_t$.
@@ -291,7 +185,7 @@ class SlackModel:
         for n, tail in self.reruns.tails.items():
             begin = tail.start + 1
             for d in tail.deadlines:
-                column = self.tail_kept[n, d]
+                column = self.chains.kept[n, d]
                 whole = min(demand.after for demands in tail.demands for demand in demands if demand.by >= d) + 1
                 for start, end, size in ((begin, min(whole, d), tail.size), (max(begin, whole), d, tail.cover)):
                     if start < end:
@@ -299,8 +193,8 @@ class SlackModel:
                         yield end, column, size
                 begin = d
             for step in tail.steps[:-1]:
-                yield step.by, self.held[n, step.by], -tail.size
-                yield step.by + 1, self.held[n, step.by], tail.size
+                yield step.by, self.chains.held[n, step.by], -tail.size
+                yield step.by + 1, self.chains.held[n, step.by], tail.size
 
     def plan_to_values(self, plan: Plan) -> tuple[int, ...] | None:
         """Return values of all columns that carry out `plan`, feasible, or None if none are found; see `completion`."""
@@ -319,9 +213,9 @@ class SlackModel:
                     number, swap = self.reduced.intervals[g].number, self.reduced.intervals[g].swap
                     possible = decision is Decision.SWAP or self.instance.can_recompute(self.instance.idle_intervals[number])
                     intervals[number] = decision if possible else (Decision.SWAP if swap else Decision.KEEP)
-        for n, column in (*((n, column) for (n, _), column in self.tail_kept.items()), *self.tail_fetched.items()):
+        for n, column in (*((n, column) for (n, _), column in self.chains.kept.items()), *self.chains.fetched.items()):
             if values[column] > 0.5:
-                tails[n] = Decision.SWAP if column == self.tail_fetched.get(n) else Decision.KEEP
+                tails[n] = Decision.SWAP if column == self.chains.fetched.get(n) else Decision.KEEP
         return Plan(tuple(intervals), tuple(tails))
 
 
@@ -334,7 +228,3 @@ def _thinned(operations: Iterable[int], number: int) -> list[int]:
 def _power(value: int) -> int:
     """Return the largest power of two up to `value`, at least 1."""
     return 1 << max(0, value.bit_length() - 1)
-
-
-def _name(step: Step) -> str:
-    return f"{step.tensor}_{step.by}"
