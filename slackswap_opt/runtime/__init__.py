@@ -1,6 +1,7 @@
 """The part that knows PyTorch: profiles of training steps, and what runs them under a plan."""
 
 from slackswap_opt.runtime.budget import MemoryBudget, PlanLeftError, PlanLeftWarning
+from slackswap_opt.runtime.export import Policies, checkpoint_policies
 from slackswap_opt.runtime.fake import profile_fake
 from slackswap_opt.runtime.largest import largest_batch
 from slackswap_opt.runtime.links import LinkRates, measure_link
@@ -16,9 +17,11 @@ __all__ = [
     "MemoryRow",
     "PlanLeftError",
     "PlanLeftWarning",
+    "Policies",
     "Profile",
     "ProfileError",
     "Profiler",
+    "checkpoint_policies",
     "find_step",
     "largest_batch",
     "measure_link",
