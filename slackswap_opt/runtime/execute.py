@@ -227,6 +227,24 @@ class Execution(Clock):  # type: ignore[no-untyped-call]
             self.on, self.reason = False, reason
             self._forget()
 
+    def position(self) -> str:
+        """Return what the step was doing, how many bytes the judge has held then, and what was held besides, in words."""
+        program, held = self.program, self.holdings.still_held
+        index = min(max(self.index - 1, 0), len(program) - 1)
+        number = next(n for n, pair in enumerate(program.schedule.instructions) if pair == (Action.RUN, index))
+        planned = (
+            f"at operation {index} ({program.name_of(index)}), for which the plan has {program.timeline.memory[number]} bytes"
+        )
+        names = [f"'{program.instance.tensors[i].name}' ({size} bytes)" for i, size in held if self._lingers(i)]
+        besides = (
+            f"freed by the plan, but still held by something: {', '.join(names)}" if names else "nothing that it freed is held"
+        )
+        return f"{planned}; {besides}{'' if self.on else f'; the step had left its plan: {self.reason}'}"
+
+    def _lingers(self, tensor: int) -> bool:
+        record = self._records.get(tensor)
+        return record is None or (record.held is None and record.storage is not None)
+
     def close(self) -> None:
         """End the step."""
         self.on = False

@@ -4,6 +4,7 @@ import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+import torch
 from torch.utils._python_dispatch import _get_current_dispatch_mode, _pop_mode, _push_mode
 
 from slackswap_opt.runtime.clock import Border
@@ -91,6 +92,9 @@ class Running(Border):
         try:
             yield
             completed = True
+        except torch.OutOfMemoryError as error:
+            error.add_note(f"The step ran out of memory {execution.position()}.")
+            raise
         finally:
             self._depth -= 1
             if collects:

@@ -383,6 +383,27 @@ def test_a_compiled_module_is_refused() -> None:
         model(torch.randn(2, 8))
 
 
+def test_memory_that_runs_out_in_spite_of_the_plan_is_explained() -> None:
+    budget = everything(lambda instance: schedule_of(instance, swap_all(instance)))
+    model, kept = Net(), list[torch.UntypedStorage]()
+
+    def hold(module: nn.Module, args: object, out: Tensor) -> None:
+        if len(budget.report().plans):
+            kept.append(out.untyped_storage())
+
+    def fail(module: nn.Module, args: object) -> None:
+        if kept:
+            raise torch.OutOfMemoryError("no more")
+
+    model.layers[0][1].register_forward_hook(hold)  # type: ignore[index]
+    model.layers[2].register_forward_pre_hook(fail)
+    with pytest.raises(torch.OutOfMemoryError) as error:
+        ordinary(model, budget.step)
+    (note,) = error.value.__notes__
+    assert "The step ran out of memory at operation" in note
+    assert "still held by something: 'layers.0.1.addmm' (2048 bytes)" in note
+
+
 def test_a_failed_profiling_step_is_forgotten() -> None:
     budget = everything()
     model = Net()
