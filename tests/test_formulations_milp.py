@@ -207,6 +207,10 @@ def test_a_solver_that_does_not_stop_is_killed_with_its_children(fake: Fake, scr
     assert "stopped from outside" in solved.words
     pids = [int(path.stem) for path in tmp_path.glob("*.pid")]
     assert len(pids) == 2
+    # A killed process is gone when the kernel comes to it, which need not be at once.
+    patience = time.monotonic() + 10
+    while any(_alive(pid) for pid in pids) and time.monotonic() < patience:
+        time.sleep(0.01)
     assert not any(_alive(pid) for pid in pids)
     assert not list(scratch.iterdir())
 
