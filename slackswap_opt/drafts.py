@@ -1,5 +1,6 @@
 """Drafts of plans: the idle intervals that are to be decided, as arrays, and what some decisions cost and leave over budget."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
@@ -9,6 +10,7 @@ from numpy.typing import NDArray
 from slackswap_opt.instance import Instance
 from slackswap_opt.place import Placement, PlacementError, place_and_judge
 from slackswap_opt.plan import Decision, Plan
+from slackswap_opt.returns import Companions, EarlyReturns
 
 Integers = NDArray[np.int64]
 
@@ -37,16 +39,20 @@ class Draft:
         For each operation the nanoseconds of re-runs just before it.
     pressure
         For each operation bytes beyond what the intervals tell, learnt from placements that did not fit.
+    returns
+        What the re-runs bring back early; None until that is asked for.
     """
 
     decisions: NDArray[np.int8]
     reruns: set[int]
     rho: Integers
     pressure: Integers
+    returns: EarlyReturns | None = None
 
     def copy(self) -> "Draft":
         """Return a draft of its own with the same decisions."""
-        return Draft(self.decisions.copy(), set(self.reruns), self.rho.copy(), self.pressure.copy())
+        returns = self.returns.copy() if self.returns else None
+        return Draft(self.decisions.copy(), set(self.reruns), self.rho.copy(), self.pressure.copy(), returns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +104,9 @@ class SlackSwap:
         for c, closure in self.closures.items():
             for t in closure:
                 self.using.setdefault(t, []).append(c)
+        self.companions = Companions(self)
+        self.share = 1.0
+        """The share of the room there is that recomputed tensors may fill before their intervals end."""
 
     def fresh(self) -> Draft:
         """Return the draft that keeps everything."""
@@ -110,41 +119,34 @@ class SlackSwap:
         inside = np.flatnonzero((self.start < t) & (t < self.end) & (draft.decisions == KEEP))
         return inside[np.lexsort((self.tensor[inside], self.produced[inside], self.small[inside]))]
 
-    def recompute_order(self, draft: Draft, among: Integers) -> list[tuple[int, int]]:
-        """Return (candidate, nanoseconds it adds) by nanoseconds a byte, each given that those before it are recomputed.
+    def recompute_order(self, draft: Draft, among: Integers) -> Iterator[tuple[int, int]]:
+        """Yield (candidate, nanoseconds it adds) by nanoseconds a byte, each given that those before it are recomputed.
 
-        The cost of a closure falls when a candidate that shares operations with it is taken: a heap with stale entries.
+        Last come, in the same order, those whose re-runs would bring more back early than there is room for.
         """
-        durations = self.durations
-        cost = {
-            c: sum(int(durations[t]) for t in self.closures[c] if t not in draft.reruns)
-            for c in among.tolist()
-            if c in self.closures
-        }
-        heap = [self._key(c, nanoseconds) for c, nanoseconds in cost.items()]
-        heapify(heap)
-        rerun, order = set(draft.reruns), []
-        while heap:
-            *_, c, nanoseconds = heappop(heap)
-            if cost.get(c) != nanoseconds:
-                continue
-            order.append((c, nanoseconds))
-            del cost[c]
-            for t in self.closures[c]:
-                if t not in rerun:
-                    rerun.add(t)
-                    for other in self.using[t]:
-                        if other in cost:
-                            cost[other] -= int(durations[t])
-                            heappush(heap, self._key(other, cost[other]))
-        return order
+        costs, returns = _Costs(self, draft, among), self.returns_of(draft).copy()
+        while (c := costs.cheapest()) is not None:
+            if returns.take(c):
+                yield c, costs.take(c)
+            else:
+                costs.put_off(c)
+        costs.bring_up()
+        while (c := costs.cheapest()) is not None:
+            yield c, costs.take(c)
 
-    def _key(self, c: int, nanoseconds: int) -> tuple[float, int, int, int]:
-        return nanoseconds / int(self.size[c]), -int(self.produced[c]), c, nanoseconds
+    def returns_of(self, draft: Draft) -> EarlyReturns:
+        """Return what the re-runs of a draft bring back early."""
+        if draft.returns is None:
+            draft.returns = EarlyReturns(self)
+            for c in np.flatnonzero(draft.decisions == RECOMPUTE).tolist():
+                draft.returns.add(c)
+        return draft.returns
 
     def recompute(self, draft: Draft, c: int) -> None:
         """Decide RECOMPUTE for candidate `c`."""
         draft.decisions[c] = RECOMPUTE
+        if draft.returns:
+            draft.returns.add(c)
         new = self.closures[c] - draft.reruns
         draft.reruns |= new
         draft.rho[self.end[c]] += sum(int(self.durations[t]) for t in new)
@@ -209,7 +211,7 @@ class SlackSwap:
                 raise NoPlanError(
                     f"operation '{name}' is {excess} bytes over the budget of {self.budget}, and nothing more can leave"
                 )
-            draft.decisions, draft.reruns, draft.rho = best.decisions, best.reruns, best.rho
+            draft.decisions, draft.reruns, draft.rho, draft.returns = best.decisions, best.reruns, best.rho, best.returns
 
     def relieved(self, draft: Draft, among: Integers, excess: int, swap_first: bool) -> Draft | None:
         """Return `draft` with `excess` more bytes gone from what `among` holds, or None if that is not possible."""
@@ -225,9 +227,10 @@ class SlackSwap:
             else:
                 kept = among[option.decisions[among] == KEEP]
                 for c, _ in self.recompute_order(option, kept):
-                    if excess > 0:
-                        self.recompute(option, c)
-                        excess -= int(self.size[c])
+                    self.recompute(option, c)
+                    excess -= int(self.size[c])
+                    if excess <= 0:
+                        break
         return option if excess <= 0 else None
 
     def may(self, c: int, decision: int) -> bool:
@@ -273,6 +276,56 @@ class SlackSwap:
                 if error.excess <= 0:
                     raise NoPlanError(str(error)) from None
                 draft.pressure[error.operation] += error.excess
+
+
+class _Costs:
+    """What recomputing each candidate adds, given what is taken already: a heap with stale entries.
+
+    The cost falls when a candidate that shares operations with it is taken.
+    """
+
+    def __init__(self, search: SlackSwap, draft: Draft, among: Integers) -> None:
+        self.search, self.rerun = search, set(draft.reruns)
+        self.later: list[int] = []
+        self.of = {c: self._sum(c) for c in among.tolist() if c in search.closures}
+        self.heap = [self._key(c) for c in self.of]
+        heapify(self.heap)
+
+    def _sum(self, c: int) -> int:
+        return sum(int(self.search.durations[t]) for t in self.search.closures[c] if t not in self.rerun)
+
+    def _key(self, c: int) -> tuple[float, int, int, int]:
+        return self.of[c] / int(self.search.size[c]), -int(self.search.produced[c]), c, self.of[c]
+
+    def cheapest(self) -> int | None:
+        """Return the candidate that adds least a byte, ties to the later produced, or None if none is left."""
+        while self.heap:
+            *_, c, nanoseconds = heappop(self.heap)
+            if self.of.get(c) == nanoseconds:
+                return c
+        return None
+
+    def take(self, c: int) -> int:
+        """Take a candidate, and return what it adds."""
+        nanoseconds = self.of.pop(c)
+        for t in self.search.closures[c] - self.rerun:
+            self.rerun.add(t)
+            for other in self.search.using[t]:
+                if other in self.of:
+                    self.of[other] -= int(self.search.durations[t])
+                    heappush(self.heap, self._key(other))
+        return nanoseconds
+
+    def put_off(self, c: int) -> None:
+        """Leave a candidate out until `bring_up`."""
+        del self.of[c]
+        self.later.append(c)
+
+    def bring_up(self) -> None:
+        """Put what was put off among the candidates again."""
+        self.of = {c: self._sum(c) for c in self.later}
+        self.heap = [self._key(c) for c in self.of]
+        heapify(self.heap)
 
 
 def _binned(positions: Integers, work: NDArray[np.float64], length: int) -> NDArray[np.float64]:

@@ -12,6 +12,7 @@ near the best estimate. Operations that are still over budget are seen to in the
 """
 
 import math
+from collections import Counter
 from contextlib import suppress
 
 import numpy as np
@@ -33,6 +34,8 @@ from slackswap_opt.schedule import Action
 
 __all__ = ["Found", "NoPlanError", "greedy", "smallest_budget"]
 
+SHARES = (1.0, 0.25, 0.0625)
+"""Shares of the room for early returns that are tried, one after the other while cuts turn out crowded."""
 GRID = 32
 """Cuts that are estimated before the best of them is refined."""
 FEWEST_PLACEMENTS, MOST_PLACEMENTS, PLACED_OPERATIONS = 3, 25, 100_000
@@ -121,10 +124,27 @@ def _others(instance: Instance, *, swap: bool, recompute: bool) -> list[Found]:
 
 
 def _best(search: SlackSwap) -> Found:
-    """Return the best plan over the cuts at the worst operation, less what its placement leaves room to keep."""
+    """Return the best plan over the cuts at the worst operation, less what its placement leaves room to keep.
+
+    If some cut does not fit, or runs an operation again more than once, its re-runs bring more back early than there is room
+    for: then again with less of that.
+    """
     if not search.numbers:
         return search.placed(search.fresh())
-    return _taken_back(search, _Cuts(search).search())
+    found: list[Found] = []
+    failure = None
+    for share in SHARES:
+        search.share = share
+        cuts = _Cuts(search)
+        try:
+            found.append(_taken_back(search, cuts.search()))
+        except NoPlanError as error:
+            failure = failure or error
+        if not cuts.crowded:
+            break
+    if failure and not found:
+        raise failure
+    return min(found, key=lambda other: other.makespan)
 
 
 def _taken_back(search: SlackSwap, found: Found) -> Found:
@@ -161,6 +181,12 @@ def _polished(search: SlackSwap, found: Found) -> Found:
     return found
 
 
+def _runs_thrice(found: Found) -> bool:
+    """Whether an operation runs again more than once."""
+    runs = Counter(target for action, target in found.placement.schedule.instructions if action is Action.RUN)
+    return max(runs.values(), default=0) > 2
+
+
 class _Cuts:
     """Where to cut the order of recomputation at the worst operation: before it recompute, after it swap.
 
@@ -175,7 +201,7 @@ class _Cuts:
         worst = int(np.argmax(search.memory))
         self.excess = int(search.memory[worst]) - search.budget
         self.covering = search.covering(search.fresh(), worst)
-        order = search.recompute_order(search.fresh(), self.covering)
+        order = list(search.recompute_order(search.fresh(), self.covering))
         self.order = np.array([c for c, _ in order], dtype=np.int64)
         self.added = np.array([nanoseconds for _, nanoseconds in order], dtype=np.int64)
         self.judged: dict[int, Found | None] = {}
@@ -238,6 +264,11 @@ class _Cuts:
         if found is None:
             raise self.failure or NoPlanError("nothing can leave the device")
         return found
+
+    @property
+    def crowded(self) -> bool:
+        """Whether a cut that was judged did not fit, or runs an operation again more than once."""
+        return any(found is None or _runs_thrice(found) for found in self.judged.values())
 
     def any_fits(self) -> bool:
         """Whether a cut at one of the ends or in the middle fits."""

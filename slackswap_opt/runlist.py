@@ -12,6 +12,9 @@ from itertools import accumulate
 from slackswap_opt.instance import Instance
 from slackswap_opt.plan import Decision, Plan
 
+MOST_EVENTS, EVENTS_PER_OPERATION = 10_000, 5
+"""A plan with more re-runs than come to the larger of these many events is refused: re-runs of re-runs can be quadratic."""
+
 
 class PlacementError(Exception):
     """A plan that no schedule carries out: its message names the operation and the tensor or the bytes at fault.
@@ -100,7 +103,8 @@ def run_list(instance: Instance, plan: Plan) -> RunList:
     Raises
     ------
     PlacementError
-        If the events need more than the budget, or a re-run needs a tensor that is gone and cannot be rebuilt.
+        If the events need more than the budget, a re-run needs a tensor that is gone and cannot be rebuilt, or there are far
+        too many re-runs.
     """
     budget = instance.budget
     passing: set[tuple[int, int]] = set()
@@ -136,6 +140,7 @@ class _Walk:
         self.tails = plan.tails
         self.leaving = _leaving(instance, plan)
         self.wanted = instance.wanted
+        self.most = max(MOST_EVENTS, EVENTS_PER_OPERATION * len(instance.operations))
         self.events: list[int] = []
         self.extra: list[int] = []
         self.stays: list[list[Stay]] = [[] for _ in range(tensors)]
@@ -229,6 +234,8 @@ class _Walk:
     def append(self, t: int, *, rerun: bool) -> None:
         """Add an event for operation `t`: its reads are used, its writes come to be."""
         operation, event = self.instance.operations[t], len(self.events)
+        if event >= self.most:
+            raise PlacementError(f"re-runs set off re-runs: more than {self.most} events by operation '{operation.name}'")
         self.events.append(t)
         extra = operation.workspace
         for i in operation.reads if rerun else self.wanted[t]:

@@ -268,3 +268,13 @@ def test_stays_know_what_wrote_them() -> None:
         Stay(0, 0, 1, fetched=False, leaves=Decision.SWAP, written=1, dirty=True),
         Stay(0, 3, 3, fetched=True, leaves=Decision.DISCARD, written=2, dirty=False),
     )
+
+
+def test_re_runs_that_multiply_are_refused() -> None:
+    # Each of 200 blocks is dropped and there is room for two: before xi' all that lead to xi would run again, 20,000 times.
+    count = 200
+    inner = [f"f{i} 1: {f'x{i - 1}' if i else ''} -> x{i}=1!" for i in range(count)]
+    instance = step(*inner, *(f"x{i}' 1: x{i} ->" for i in reversed(range(count))), budget=2)
+    everything = Plan((Decision.RECOMPUTE,) * len(instance.idle_intervals), (Decision.DISCARD,) * count)
+    with pytest.raises(PlacementError, match="re-runs set off re-runs: more than 10000 events by operation 'f"):
+        run_list(instance, everything)
