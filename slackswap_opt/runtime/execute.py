@@ -324,7 +324,7 @@ class Execution(Clock):  # type: ignore[no-untyped-call]
     def _run(self, order: Order) -> None:
         entry = self._entries.get(order.target)
         if entry is None or not self.holdings.run(entry):
-            self.leave(f"operation {order.target} cannot run again: something that it reads is not there")
+            self.leave(f"operation {order.target} cannot run again: something that it reads is not there, or was changed")
         self.reruns += self.on
 
     def _offload(self, order: Order) -> None:

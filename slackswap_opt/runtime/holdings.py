@@ -122,9 +122,10 @@ class Holdings:
         return True
 
     def run(self, entry: Entry) -> bool:
-        """Run a recorded operation again and hold what it makes; return False if something that it reads is not there."""
+        """Run a recorded operation again and hold what it makes; return False if something that it reads is not as it was."""
         there = all(parent.ready is not None for parent in entry.parents)
-        if not there or any(target.storage is None for target in entry.changes()):
+        # What was written since is an error only once someone asks for what cannot be made any more: nobody may.
+        if not there or entry.changed_argument() is not None or any(target.storage is None for target in entry.changes()):
             return False
         storages = run_again(entry, self._present, self.device)
         for output, reference in entry.births:

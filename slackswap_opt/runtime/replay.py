@@ -68,11 +68,14 @@ def run_again(entry: Entry, storage_of: Callable[[Activation], Storage], device:
     ChangedArgumentError
         If a tensor from outside of the step was written since.
     """
-    for tensor, version in entry.outside:
-        if tensor._version != version:
-            error = overwritten(f"{tensor.dtype} {list(tensor.shape)}", tensor._version, version)
-            raise ChangedArgumentError(f"{error}; operation {entry.operation} ({entry.function}) has to run again on it")
-
+    changed = entry.changed_argument()
+    if changed is not None:
+        tensor, version = changed
+        error = overwritten(f"{tensor.dtype} {list(tensor.shape)}", tensor._version, version)
+        raise ChangedArgumentError(
+            f"{error}; operation {entry.operation} ({entry.function}) has to run again on it: write it after backward, or "
+            "leave the module that reads it where it is by exclude="
+        )
     args = [_restored(value, storage_of) for value in entry.args]
     kwargs = {key: _restored(value, storage_of) for key, value in entry.kwargs.items()}
     if entry.generator is None:

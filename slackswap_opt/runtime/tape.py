@@ -124,6 +124,10 @@ class Entry:
         self.targets: list[weakref.ref[Activation]] = []
         self.generator: bytes | None = None
 
+    def changed_argument(self) -> tuple[torch.Tensor, int] | None:
+        """Return an argument from outside of the step that was written since, with its version before, or None."""
+        return next((pair for pair in self.outside if pair[0]._version != pair[1]), None)
+
     def changes(self) -> Iterator[Activation]:
         """Yield what it changes in place and is still known."""
         return filter(None, (reference() for reference in self.targets))
