@@ -51,16 +51,21 @@ class _FirstLeaf(Leave):
 class Learner:
     """Profiles steps of a training.
 
+    Parameters
+    ----------
+    timed
+        Whether to measure durations; otherwise they are 0.
+
     Attributes
     ----------
     steps
         How many were profiled.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, timed: bool = True) -> None:
         self.steps = 0
         self._wanted = self._surprises = 0
-        self._measure = OnDevice(timed=True)
+        self._measure = OnDevice(timed=timed)
         self._pass: Pass | None = None
         self._guard = _FirstLeaf()
         self._had_gradients: bool | None = None

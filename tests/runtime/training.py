@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
+from slackswap_opt.runtime.choose import Choosing
 from slackswap_opt.runtime.execute import Execution, Route
 from slackswap_opt.runtime.lanes import Immediate
 from slackswap_opt.runtime.pool import Pool, layout
@@ -81,6 +82,8 @@ class Runs:
         Whether a meter looks on.
     lasting
         Whether a step lasts until the next one begins, so that backward may come after its scope.
+    others
+        Programs for other kinds of steps: each step chooses.
     executions, scales
         Those so far.
     """
@@ -89,6 +92,7 @@ class Runs:
     lanes: Lanes = field(default_factory=Immediate)
     weigh: bool = False
     lasting: bool = False
+    others: tuple[Program, ...] = ()
     executions: list[Execution] = field(default_factory=list)
     scales: list[Scale] = field(default_factory=list)
     pool: Pool = field(init=False)
@@ -96,7 +100,8 @@ class Runs:
     latest: Running | None = None
 
     def __post_init__(self) -> None:
-        self.pool = Pool([layout(self.program.instance, self.program.schedule)], self.program.device)
+        layouts = [layout(program.instance, program.schedule) for program in (self.program, *self.others)]
+        self.pool = Pool(layouts, self.program.device)
         self.transfers = Transfers(self.lanes)
 
     @contextmanager
@@ -105,8 +110,11 @@ class Runs:
         if self.latest is not None:
             self.latest.end()
         scale = Scale(self.program)
-        route = Route(self.program, self.pool.slots[0])
-        execution = Execution(route, self.transfers, watch=scale.instruction if self.weigh else None)
+        routes = [Route(*pair) for pair in zip((self.program, *self.others), self.pool.slots, strict=True)]
+        if self.others:
+            execution: Execution = Choosing(routes, self.transfers)
+        else:
+            execution = Execution(routes[0], self.transfers, watch=scale.instruction if self.weigh else None)
         running = self.latest = Running(execution)
         self.executions.append(execution)
         self.scales.append(scale)
