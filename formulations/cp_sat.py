@@ -1,6 +1,6 @@
 """The slack formulation through OR-Tools CP-SAT, which reckons in integers."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 
 from slackswap_opt.files import InputError
@@ -28,13 +28,22 @@ def model_for(instance: Instance) -> SlackModel:
     InputError
         If it is too large in all of them.
     """
-    size = sum(tensor.size for tensor in instance.tensors)
-    for size_bits, time_bits, precision in GRAINS:
-        units = Units(1 << max(0, size.bit_length() - size_bits), (instance.ideal >> time_bits) + 1, precision)
+    for units in _units(instance):
         model = SlackModel(instance, rounding=Rounding.INNER, units=units)
         if not too_large(model.program):
             return model
     raise InputError(f"'{instance.name}' is too large for cp-sat: {too_large(model.program)}; choose another method")
+
+
+def _units(instance: Instance) -> Iterator[Units]:
+    """Yield units for the time that operations take, finest first, then for that of copies: on a slow link they take longer."""
+    size = sum(tensor.size for tensor in instance.tensors)
+    link, copies = instance.link, instance.ideal
+    for tensor in instance.tensors:
+        copies += link.offload_time(tensor.size) + link.prefetch_time(tensor.size)
+    for time in (instance.ideal, copies):
+        for size_bits, time_bits, precision in GRAINS:
+            yield Units(1 << max(0, size.bit_length() - size_bits), (time >> time_bits) + 1, precision)
 
 
 def too_large(program: LinearProgram) -> str:

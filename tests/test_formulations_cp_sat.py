@@ -13,7 +13,7 @@ from slackswap_opt.formulations.linear import LinearProgram, Sense
 from slackswap_opt.formulations.milp import CBC, HIGHS
 from slackswap_opt.formulations.solved import Limits, Outcome
 from slackswap_opt.greedy import greedy
-from slackswap_opt.instance import Instance
+from slackswap_opt.instance import Instance, Link
 from slackswap_opt.result import Status
 from tests.test_formulations_milp import SLOW, SMALL, knapsack, market_split
 from tests.test_formulations_milp import scratch as scratch
@@ -104,6 +104,15 @@ def test_nothing_overflows_at_eighty_gibibytes_and_seconds() -> None:
     assert cp_sat.too_large(model.program) == ""
     result = solve(instance, "cp-sat")
     assert (result.makespan, result.message) == (90 * 10**9, "")
+
+
+def test_copies_that_take_seconds_beside_operations_of_nanoseconds() -> None:
+    # A byte a second: 16 s of copies do not fit a row in nanoseconds.
+    instance = SLOW.with_link(Link(1, 1))
+    model = cp_sat.model_for(instance)
+    assert model.units.time > 1
+    assert cp_sat.too_large(model.program) == ""
+    assert model.plan_to_values(greedy(instance).plan) is not None
 
 
 def test_what_is_too_large_is_told() -> None:
