@@ -10,12 +10,16 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
+
+# A script's own folder is on the path, but not the root of the repository.
+sys.path.append(str(Path(__file__).parents[2]))
 
 from slackswap_opt.instance import Instance
 from slackswap_opt.plan import Plan

@@ -24,6 +24,9 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
+# A script's own folder is on the path, but not the root of the repository.
+sys.path.append(str(Path(__file__).parents[2]))
+
 from slackswap_opt.files import InputError
 from slackswap_opt.instance import Instance, Link
 from slackswap_opt.runtime import MemoryBudget, Profile, measure_link, profile

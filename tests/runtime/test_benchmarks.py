@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.benchmarks import bench_host_cost, bench_runtime
+from tests.benchmarks import bench_host_cost, bench_runtime, bench_swapping
 
 
 def test_the_benchmark_of_the_runtime(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -39,3 +39,30 @@ def test_the_benchmark_of_the_host_cost(capsys: pytest.CaptureFixture[str]) -> N
     names = [line[:32].strip() for line in lines[1:]]
     assert names[0] == "plain"
     assert {"no-op mode", "keep-all, whole clock", "keep-all, forward clock", "recompute-all, forward clock"} <= set(names)
+
+
+def test_the_benchmark_of_swapping(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    threads = torch.get_num_threads()
+    arguments = ["--size", "tiny", "--clock", "processor", "--steps", "2", "--shares", "50", "--bandwidths", "400MB/s"]
+    assert bench_swapping.main([*arguments, "--traces", str(tmp_path)]) == 0
+    torch.set_num_threads(threads)
+    _, row = capsys.readouterr().out.splitlines()
+    assert float(row.split()[-2].removesuffix("%")) > 0
+    assert bench_swapping.overlap((tmp_path / "50-percent-400MB-s.json").read_text()) > 0
+
+
+def test_the_share_of_copies_beside_computation() -> None:
+    def event(lane: int, start: float, duration: float, kind: str = "run") -> dict[str, object]:
+        return {"ph": "X", "tid": lane, "ts": start, "dur": duration, "cat": kind}
+
+    # Of the copy out, from 5 to 15, 5 are beside the first operation and 2 beside the re-run; of the one back, from 20 to 30,
+    # nothing: compute waits for it.
+    events = [
+        event(0, 0, 10),
+        event(0, 13, 4, "run again"),
+        event(0, 20, 10, "drop"),
+        event(1, 5, 10, "offload"),
+        event(2, 20, 10, "prefetch"),
+    ]
+    assert bench_swapping.overlap(json.dumps({"traceEvents": events})) == 7 / 20
+    assert bench_swapping.overlap(json.dumps({"traceEvents": events[:3]})) == 1
