@@ -13,9 +13,10 @@ from slackswap_opt.drafts import Found, NoPlanError
 from slackswap_opt.formulations.slack import SlackModel
 from slackswap_opt.formulations.solved import Limits, Outcome, Solved
 from slackswap_opt.greedy import greedy
-from slackswap_opt.improve import Effort, improved, settled
+from slackswap_opt.improve import Effort, improved
 from slackswap_opt.instance import Instance
 from slackswap_opt.result import Answer, Options, Progress
+from slackswap_opt.settle import settled
 from slackswap_opt.units import format_time
 
 PLACING = 0.1

@@ -1,23 +1,20 @@
-"""From what a relaxation or a solver suggests to schedules, and a local search on the judge's makespan.
+"""A local search on the judge's makespan.
 
-A solver's choice between keeping and swapping is one of many that its model holds for equal. So only what is recomputed is
-taken from it, and swaps are chosen again: first produced first, as greedy does. The local search then exchanges a few decisions
-at a time. An estimate picks the exchanges that are worth placing; the judge has the last word.
+It exchanges a few decisions at a time. An estimate picks the exchanges that are worth placing; the judge has the last word.
 """
 
-import math
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
 
-from slackswap_opt.drafts import DECISIONS, KEEP, RECOMPUTE, SWAP, Draft, Found, NoPlanError, SlackSwap
+from slackswap_opt.drafts import DECISIONS, KEEP, RECOMPUTE, SWAP, Found, SlackSwap
 from slackswap_opt.estimate import Decisions, Estimate
 from slackswap_opt.instance import Instance
 from slackswap_opt.place import PlacementError, place_and_judge
-from slackswap_opt.plan import Decision, Plan
+from slackswap_opt.plan import Plan
 
 Move = tuple[tuple[int, int], ...]
 """Candidates and what is decided for them instead."""
@@ -26,10 +23,6 @@ FEW, MANY = 3, 9
 """How many of the candidates that are alike are looked at, first and when that finds nothing more."""
 NEIGHBOURHOODS = ((1, FEW), (1, MANY), (2, FEW), (2, MANY))
 """How many decisions are taken in exchange for one that is given up, and how many of alike candidates are looked at."""
-LONGEST_CHAIN = 4
-"""Re-runs that one re-run may set off: relaxations are blind to what is missing then, and placing such a plan takes long."""
-MOST_MORE = 24
-"""How many candidates more than asked for a completion may recompute."""
 TRIES = 40
 """How many of the exchanges around some decisions are placed, the most promising ones."""
 
@@ -76,92 +69,6 @@ def improved(instance: Instance, found: Found, effort: Effort | None = None) -> 
     """
     search = SlackSwap(instance, swap=True, recompute=True)
     return LocalSearch(search, found, effort or Effort.for_size(instance)).run()
-
-
-def completed(search: SlackSwap, recompute: Collection[int]) -> Found | None:
-    """Return the plan that recomputes these candidates and swaps what else must leave, first produced first.
-
-    Where copies are whole there may be no time for all of these swaps: then a few more candidates are recomputed, the cheapest
-    a byte first, as many as the estimate is least for.
-
-    Parameters
-    ----------
-    search
-        The candidates of the instance.
-    recompute
-        Numbers of candidates. Those that cannot be recomputed, or not without a long chain of others, are left out.
-
-    Returns
-    -------
-    Found or None
-        None if the plan does not fit.
-    """
-    draft, estimate = search.fresh(), Estimate(search)
-    for c in sorted(without_chains(search, recompute)):
-        search.recompute(draft, c)
-    worst = int(np.argmax(search.left(draft)))
-    order = [c for c, _ in search.recompute_order(draft, search.covering(draft, worst))]
-    best, least = None, math.inf
-    for more in range(min(len(order), MOST_MORE) + 1):
-        swapped = _swapped(search, draft)
-        if swapped and (overhead := estimate.overhead(swapped.decisions)) < least:
-            best, least = swapped, overhead
-        if more < len(order):
-            search.recompute(draft, order[more])
-    try:
-        return search.placed(best) if best else None
-    except NoPlanError:
-        return None
-
-
-def _swapped(search: SlackSwap, draft: Draft) -> Draft | None:
-    """Return a draft with swaps, or re-runs where nothing can be swapped, until it fits, or None if it cannot."""
-    while True:
-        left = search.left(draft)
-        worst = int(np.argmax(left))
-        excess = int(left[worst]) - search.budget
-        if excess <= 0:
-            return draft.copy()
-        relieved = search.relieved(draft, search.covering(draft, worst), excess, swap_first=True)
-        if relieved is None:
-            return None
-        draft = relieved
-
-
-def settled(instance: Instance, plan: Plan) -> tuple[Found | None, str]:
-    """Return the shorter of two placements of a plan, as it is and with its swaps chosen again, and why the first is none.
-
-    Either may be missing: a solver's plan need not fit, or it fits only if more is recomputed.
-    """
-    search = SlackSwap(instance, swap=True, recompute=True)
-    recompute = {c for c, g in enumerate(search.numbers) if plan.intervals[g] is Decision.RECOMPUTE}
-    fault, candidates = "", [completed(search, recompute)]
-    if without_chains(search, recompute) == recompute & search.closures.keys():
-        try:
-            candidates.append(Found(plan, place_and_judge(instance, plan)))
-        except PlacementError as error:
-            fault = str(error)
-    else:
-        fault = f"one of its re-runs sets off a chain of more than {LONGEST_CHAIN} others"
-    return min((found for found in candidates if found), key=lambda found: found.makespan, default=None), fault
-
-
-def without_chains(search: SlackSwap, recompute: Collection[int]) -> set[int]:
-    """Return some candidates without those whose re-run would set off a chain of more than LONGEST_CHAIN re-runs.
-
-    A chain is one candidate whose re-run reads another one while that is gone, and so on.
-    """
-    operations = search.instance.operations
-    depth: dict[int, int] = {}
-    of_tensor: dict[int, list[int]] = {}
-    for c in sorted(set(recompute) & search.closures.keys(), key=lambda c: (search.produced[c], c)):
-        operands = {i for t in search.closures[c] for i in operations[t].reads} - {int(search.tensor[c])}
-        read = (g for i in operands for g in of_tensor.get(i, ()) if search.start[g] < search.end[c] < search.end[g])
-        links = 1 + max((depth[g] for g in read), default=0)
-        if links <= LONGEST_CHAIN:
-            depth[c] = links
-            of_tensor.setdefault(int(search.tensor[c]), []).append(c)
-    return set(depth)
 
 
 class LocalSearch:
@@ -294,6 +201,10 @@ class _Neighbours:
                 yield from self._instead_of_swap(a)
             yield from (((c, SWAP),) for c in self.may_swap)
             yield from (((c, RECOMPUTE),) for _, c in self.may_rerun)
+        if self.waits and others == 2:
+            for a in self.swapped:
+                if a in self.of.closures:
+                    yield from (((a, RECOMPUTE), (b, SWAP)) for b in self.may_swap)
 
     def _missing(self, a: int) -> tuple[int, int]:
         """Return the operation with the least room for `a` while it is away, and the bytes that must go there to keep it.

@@ -16,9 +16,10 @@ from slackswap_opt.formulations.rounding import Rounding
 from slackswap_opt.formulations.slack import SlackModel
 from slackswap_opt.formulations.solved import Limits, Solved
 from slackswap_opt.greedy import greedy
-from slackswap_opt.improve import Effort, completed, improved
+from slackswap_opt.improve import Effort, improved
 from slackswap_opt.instance import Instance
 from slackswap_opt.result import Answer, Options, Progress
+from slackswap_opt.settle import completed
 
 THRESHOLDS = (0.01, 0.5, 0.99)
 """Shares of a tensor from which on its recomputation in the relaxation counts as one."""
