@@ -8,21 +8,56 @@ import torch
 
 from tests.benchmarks import bench_host_cost, bench_runtime, bench_swapping
 
+TINY = ["--device", "cpu", "--size", "tiny", "--steps", "1", "--planning", "0.3"]
+
 
 def test_the_benchmark_of_the_runtime(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "rows.json"
-    assert bench_runtime.main(["--device", "cpu", "--size", "tiny", "--steps", "1", "--json", str(path)]) == 0
+    assert bench_runtime.main([*TINY, "--json", str(path)]) == 0
     record = json.loads(path.read_text())
     assert record["torch"] == torch.__version__
     rows = {(row["workload"], row["method"]): row for row in record["rows"]}
-    ways = ["plain", "checkpoint", "save_on_cpu", *(f"ours, {m}, {s}" for s in ("50%", "30%") for m in ("greedy", "auto"))]
+    ours = [f"ours, {method}, {share}" for share in ("50%", "30%") for method in ("greedy", "auto")]
+    ways = ["plain", "checkpoint", "save_on_cpu", "keep-all, on paper", *ours]
     assert list(rows) == [(workload, way) for workload in ("GPT-2-like", "Llama-like") for way in ways]
     for (workload, way), row in rows.items():
-        assert row["note"] == ""
+        assert row["note"] == row["error"] == ""
         if way.startswith("ours"):
-            assert row["peak"] == row["predicted_peak"] <= row["budget"] < rows[workload, "plain"]["peak"]
+            assert row["peak"] == row["requested"] == row["predicted_peak"] <= row["budget"] < rows[workload, "plain"]["peak"]
+            assert (row["moved"] > 0 and row["host"] > 0) or row["reruns"] > 0
     table = capsys.readouterr().out
     assert "ours, greedy, 30%" in table
+
+
+def test_a_way_that_fails_does_not_take_the_others_with_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def checkpointed(model: torch.nn.Module) -> None:
+        written.append(json.loads(path.read_text())["rows"])
+        raise failures.pop()
+
+    path, written = tmp_path / "rows.json", list[object]()
+    failures = [torch.OutOfMemoryError("all gone"), RuntimeError("an illegal access\nwas encountered")]
+    monkeypatch.setattr(bench_runtime, "checkpointed", checkpointed)
+    monkeypatch.setattr(bench_runtime, "METHODS", ())
+    assert bench_runtime.main([*TINY, "--json", str(path)]) == 1
+    rows = json.loads(path.read_text())["rows"]
+    assert [row["method"] for row in rows] == ["plain", "checkpoint", "save_on_cpu", "keep-all, on paper"] * 2
+    assert [row["note"] for row in rows if row["error"]] == ["RuntimeError: an illegal access", "out of memory"]
+    assert "Traceback" in rows[1]["error"]
+    assert rows[1]["time"] is None
+    assert rows[2]["time"] > 0
+    # What was known when the first failed was on disk.
+    assert written == [rows[:1], rows[:5]]
+    assert "RuntimeError: an illegal access" in capsys.readouterr().out
+
+
+def test_some_ways_can_be_run_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "rows.json"
+    assert bench_runtime.main([*TINY, "--json", str(path), "--only", "llama-like: ours, greedy, 30%"]) == 0
+    (row,) = json.loads(path.read_text())["rows"]
+    assert row["predicted_peak"] == row["peak"]
+    assert str(path) in capsys.readouterr().out
 
 
 def test_without_a_device_it_says_so(capsys: pytest.CaptureFixture[str]) -> None:
