@@ -160,7 +160,7 @@ class MemoryBudget:
         self._inside = True
         try:
             self._end_last()
-            if not self._plans or self._learner.wants_another:
+            if not self._plans or self._learner.wants_another or self._would_leave():
                 with self._learner.step():
                     yield
             else:
@@ -198,6 +198,12 @@ class MemoryBudget:
             found = ready(lesson.profile, self._wishes_for(lesson.profile))
             self._plans.insert(0, Plan(found, lesson.had_gradients))
             del self._plans[PLANS:]
+
+    def _would_leave(self) -> bool:
+        """Return whether the step is of a kind without a plan: with or without gradients, where backward is followed too."""
+        seen = self._learner.sees_gradients()
+        blind = any(plan.had_gradients in (None, seen) or plan.ready.usual.program.passes for plan in self._plans)
+        return seen is not None and not blind and self._learner.patient
 
     def _wishes_for(self, profile: Profile) -> Wishes:
         device, wishes = torch.device(profile.device), self._wishes

@@ -202,7 +202,7 @@ class Execution(Clock):  # type: ignore[no-untyped-call]
         self._paused += 1
         done = False
         try:
-            with quiet():
+            with quiet(self.holdings.below):
                 while self.on and self._next <= place:
                     due = self._next
                     self._next = self.program.following(due + 1)

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from slackswap_opt.runtime.replay import quiet, rebuild_order, run_again, storages_in
 from slackswap_opt.runtime.signatures import signature
@@ -28,12 +29,15 @@ class Holdings:
 
     Attributes
     ----------
+    below
+        The dispatch modes under which the step runs.
     still_held
         Tensors that were freed while something unknown held them, with their bytes.
     """
 
     def __init__(self, device: torch.device, transfers: Transfers, on_surprise: Callable[[str], None]) -> None:
         self.device = device
+        self.below: list[TorchDispatchMode] = []
         self.still_held: list[tuple[int, int]] = []
         self._transfers, self._on_surprise = transfers, on_surprise
         # All references from here are weak: what nothing can ask for any more goes, and its storage with it.
@@ -162,7 +166,7 @@ class Holdings:
             return self._present(record)
         self._on_surprise(f"tensor {record.number} is asked for where it should be away")
         alive: list[Storage] = []
-        with quiet():
+        with quiet(self.below):
             for one in rebuild_order(record):
                 if one.ready is None and one.copy is not None and one.on_host:
                     alive.append(self._transfers.prefetch(one.copy, one.size, one.device))

@@ -92,6 +92,11 @@ class Learner:
         """Whether the next step should be profiled, since some did not fit what is known."""
         return self._wanted > 0
 
+    @property
+    def patient(self) -> bool:
+        """Whether not too many steps were profiled in vain."""
+        return self._in_vain < PATIENCE
+
     def sees_gradients(self) -> bool | None:
         """Return whether leaves have gradients now, or None if none is known yet."""
         leaf = self._guard.leaf() if self._guard.leaf is not None else None

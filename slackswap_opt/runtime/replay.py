@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack, _pop_mode, _push_mode
 
 from slackswap_opt.runtime.saved import overwritten
 from slackswap_opt.runtime.storage import storages_of, tensors_in
@@ -21,11 +22,21 @@ class ChangedArgumentError(RuntimeError):
 
 
 class quiet:  # noqa: N801
-    """A context below autograd and autocast, where recorded operations were when they ran first."""
+    """A context below autograd and autocast, where recorded operations were when they ran first.
 
-    __slots__ = ("_autocast", "_enabled")
+    Parameters
+    ----------
+    below
+        The dispatch modes under which they ran: no others see them run again.
+    """
+
+    __slots__ = ("_autocast", "_below", "_enabled", "_modes")
+
+    def __init__(self, below: list[TorchDispatchMode]) -> None:
+        self._below = below
 
     def __enter__(self) -> None:
+        self._modes = _exchange_modes(self._below)
         self._enabled = torch.is_grad_enabled()
         torch._C._set_grad_enabled(False)
         self._autocast = torch._C._DisableAutocast()
@@ -34,6 +45,18 @@ class quiet:  # noqa: N801
     def __exit__(self, *exception: object) -> None:
         self._autocast.__exit__(*exception)
         torch._C._set_grad_enabled(self._enabled)
+        _exchange_modes(self._modes)
+
+
+def _exchange_modes(modes: list[TorchDispatchMode]) -> list[TorchDispatchMode]:
+    """Let `modes` be the active ones, and return those that were."""
+    active = _get_current_dispatch_mode_stack()
+    if active != modes:
+        for _ in active:
+            _pop_mode()
+        for mode in modes:
+            _push_mode(mode)
+    return active
 
 
 def generator_state(device: torch.device) -> bytes:

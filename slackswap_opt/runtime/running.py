@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
-from torch.utils._python_dispatch import _get_current_dispatch_mode, _pop_mode, _push_mode
+from torch.utils._python_dispatch import _get_current_dispatch_mode, _get_current_dispatch_mode_stack, _pop_mode, _push_mode
 
 from slackswap_opt.runtime.clock import Border
 from slackswap_opt.runtime.execute import Execution
@@ -51,6 +51,7 @@ class Running(Border):
     def scope(self) -> Iterator[None]:
         """Return a context for the forward pass of the step, or all of it."""
         self.open()
+        self.execution.holdings.below = _get_current_dispatch_mode_stack()
         with self._inside("in the step"), self.active():
             yield
 

@@ -1,14 +1,12 @@
 """The door: any training loop within a budget, with the results of plain training, and clear words where it cannot be."""
 
-import warnings
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from random import Random
 
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from slackswap_opt.files import InputError
 from slackswap_opt.instance import Instance
@@ -18,190 +16,8 @@ from slackswap_opt.runtime.budget import MemoryBudget, PlanLeftError, PlanLeftWa
 from slackswap_opt.runtime.transfers import Transfers
 from slackswap_opt.runtime.verify import VerificationError
 from slackswap_opt.schedule import Schedule
+from tests.runtime.loops import Net, Scope, batches, compare, everything, followed, ordinary
 from tests.runtime.plans import random_plan, recompute_all, schedule_of, swap_all
-from tests.runtime.scale import Alive
-from tests.runtime.training import bits, state
-
-Scope = Callable[[], AbstractContextManager[object]]
-Loop = Callable[[nn.Module, Scope], list[object]]
-
-
-class Net(nn.Module):
-    def __init__(self, width: int = 8) -> None:
-        super().__init__()
-        layers = (
-            nn.Sequential(
-                nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width), nn.Dropout(0.1)
-            )
-            for _ in range(3)
-        )
-        self.layers = nn.ModuleList(layers)
-
-    def forward(self, x: Tensor) -> Tensor:
-        for layer in self.layers:
-            x = x + layer(x)
-        return x
-
-
-def batches(steps: int, rows: Callable[[int], int] = lambda step: 16) -> Iterator[Tensor]:
-    generator = torch.Generator().manual_seed(3)
-    for step in range(steps):
-        yield torch.randn(rows(step), 8, generator=generator)
-
-
-def everything(plan: Callable[[Instance], Schedule] | None = None, **options: object) -> MemoryBudget:
-    return MemoryBudget("1000%", method=plan or (lambda instance: schedule_of(instance, recompute_all(instance))), **options)  # type: ignore[arg-type]
-
-
-def compare(loop: Loop, budget: MemoryBudget) -> None:
-    """Assert that a loop under a budget leaves every bit as the plain one does, and no byte more."""
-    outcomes = []
-    for scope in (nullcontext, budget.step):
-        torch.manual_seed(0)
-        model = Net()
-        with Alive() as alive:
-            found = loop(model, scope)
-            left = {name: bits(tensor) for name, tensor in state(model).items()}
-            model.zero_grad()
-            budget.close()
-            memory = sum(plan.ready.host for plan in budget.report().plans) if scope is not nullcontext else 0
-            outcomes.append((found, left, alive.held - memory))
-    assert outcomes[0] == outcomes[1]
-
-
-def followed(budget: MemoryBudget) -> list[int]:
-    """Return how many steps followed each plan to its end."""
-    return [sum(step.complete and not step.reason for step in plan.steps) for plan in budget.report().plans]
-
-
-def ordinary(model: nn.Module, scope: Scope) -> list[object]:
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-    losses: list[object] = []
-    for x in batches(6):
-        with scope():
-            loss = model(x).square().mean()
-            loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 0.5)
-        optimizer.step()
-        optimizer.zero_grad()
-        losses.append(loss.item())
-    return losses
-
-
-def backward_outside(model: nn.Module, scope: Scope) -> list[object]:
-    losses: list[object] = []
-    for x in batches(6):
-        with scope():
-            loss = model(x).square().mean()
-        loss.backward()
-        with torch.no_grad():
-            for parameter in model.parameters():
-                assert parameter.grad is not None
-                parameter.sub_(0.1 * parameter.grad)
-                parameter.grad = None
-        losses.append(loss.item())
-    return losses
-
-
-def accumulating(model: nn.Module, scope: Scope) -> list[object]:
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    losses: list[object] = []
-    for step, x in enumerate(batches(16)):
-        with scope():
-            loss = model(x).square().mean() / 2
-            loss.backward()
-        if step % 2:
-            optimizer.step()
-            optimizer.zero_grad()
-        losses.append(loss.item())
-    return losses
-
-
-def scaled(model: nn.Module, scope: Scope) -> list[object]:
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=3)
-    losses: list[object] = []
-    for step, x in enumerate(batches(8)):
-        optimizer.zero_grad()
-        with scope(), torch.autocast("cpu", dtype=torch.bfloat16):
-            loss = model(x * (1e30 if step == 5 else 1.0)).float().square().mean()
-        scaler.scale(loss).backward()
-        scaler.unscale_(optimizer)
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        scaler.step(optimizer)
-        scaler.update()
-        losses += [scaler.get_scale()]
-    return losses
-
-
-def evaluating(model: nn.Module, scope: Scope) -> list[object]:
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    found: list[object] = []
-    for x in batches(6):
-        with scope():
-            loss = model(x).square().mean()
-            model.eval()
-            with torch.inference_mode():
-                found.append(model(x[:5]).sum().item())
-            model.train()
-        loss.backward()
-        model.eval()
-        with torch.no_grad():
-            found.append(model(x[:3]).sum().item())
-        model.train()
-        optimizer.step()
-        optimizer.zero_grad()
-    return found
-
-
-def checkpointed(model: nn.Module, scope: Scope) -> list[object]:
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    first, second, third = model.layers  # type: ignore[misc]
-    losses: list[object] = []
-    for x in batches(6):
-        with scope():
-            y = checkpoint(second, first(x), use_reentrant=False)
-            loss = third(y).square().mean()
-            loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        losses.append(loss.item())
-    return losses
-
-
-def with_hooks(model: nn.Module, scope: Scope) -> list[object]:
-    """Hooks on modules, on gradients, and one that steps the optimizer as soon as a gradient is there."""
-    seen: list[object] = []
-    model.layers[1].register_full_backward_hook(lambda module, ingoing, outgoing: seen.append(outgoing[0].sum().item()))  # type: ignore[index,union-attr]
-    model.layers[0].register_forward_hook(lambda module, args, out: out * 2)  # type: ignore[index,union-attr]
-
-    def update(parameter: Tensor) -> None:
-        with torch.no_grad():
-            assert parameter.grad is not None
-            parameter.sub_(0.1 * parameter.grad)
-        parameter.grad = None
-
-    for parameter in model.parameters():
-        parameter.register_post_accumulate_grad_hook(update)  # type: ignore[no-untyped-call]
-    for x in batches(6):
-        with scope():
-            loss = model(x).square().mean()
-        loss.backward()
-        seen.append(loss.item())
-    return seen
-
-
-LOOPS = [ordinary, backward_outside, accumulating, scaled, evaluating, checkpointed, with_hooks]
-
-
-@pytest.mark.parametrize("loop", LOOPS)
-@pytest.mark.parametrize("clock", ["forward", "whole"])
-def test_loops(loop: Loop, clock: str) -> None:
-    budget = everything(clock=clock)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", PlanLeftWarning)
-        compare(loop, budget)
-    assert sum(followed(budget)) >= 4
 
 
 @pytest.mark.parametrize("plan", [swap_all, recompute_all, lambda instance: random_plan(instance, Random(8))])
@@ -252,7 +68,7 @@ def test_a_report_says_what_was_predicted_and_what_was_measured() -> None:
 
 
 def test_batches_of_several_shapes_choose_among_plans() -> None:
-    def ragged(model: nn.Module, scope: Scope) -> list[object]:
+    def ragged(model: Net, scope: Scope) -> list[object]:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         losses: list[object] = []
         for x in batches(14, lambda step: (12, 12, 5, 5, 5, 12, 12, 5, 12, 5, 5, 12, 5, 12)[step]):
