@@ -5,19 +5,20 @@ Every figure of a model follows from its parameters: ``load("gpt2-xl", batch=4, 
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from typing import Any
 
 from slackswap_opt import hardware as devices
 from slackswap_opt.files import InputError, shown
 from slackswap_opt.hardware import Hardware
 from slackswap_opt.instance import Instance
+from slackswap_opt.instances import saved
 from slackswap_opt.instances.convolutional import RESNET_50, resnet50
 from slackswap_opt.instances.parameters import Parameter, Value, described, look_up
-from slackswap_opt.instances.saved import load_saved
 from slackswap_opt.instances.synthetic import CHAIN, LAYERED, chain, layered, random_instance
 from slackswap_opt.instances.transformers import BERT_LARGE, GPT2_XL, LLAMA_7B, bert, gpt2, llama
 
-__all__ = ["Parameter", "load", "names", "parameters", "parse", "random_instance"]
+__all__ = ["LIBRARY", "Parameter", "library", "load", "names", "parameters", "parse", "random_instance"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +38,18 @@ _MODELS = {
     "random": _Model(LAYERED, layered),
 }
 LIBRARY = "library/"
+"""What the name of a profiled step of the library begins with."""
 _HARDWARE = Parameter("hardware", "a100-40gb", "device and link that durations and copies are for", devices.names())
 
 
 def names() -> tuple[str, ...]:
-    """Return the names that `load` knows."""
+    """Return the names of models, each of which has `parameters`."""
     return tuple(_MODELS)
+
+
+def library() -> tuple[str, ...]:
+    """Return the names of profiled steps, which have none: ``library/NAME``."""
+    return tuple(f"{LIBRARY}{name}" for name in saved.names())
 
 
 def parameters(name: str) -> dict[str, Parameter]:
@@ -74,7 +81,7 @@ def load(name: str, *, hardware: Value | Hardware = "a100-40gb", **chosen: Value
     Parameters
     ----------
     name
-        One of `names`, or ``library/NAME`` for a profiled step of the library, which has no parameters.
+        One of `names` or of `library`.
     hardware
         The device and link that durations and copies are for, by name or as they are.
     **chosen
@@ -94,8 +101,8 @@ def load(name: str, *, hardware: Value | Hardware = "a100-40gb", **chosen: Value
         if chosen or devices.get(hardware).name != _HARDWARE.default:
             asked = shown({**chosen, "hardware": devices.get(hardware).name})
             raise InputError(f"'{name}' is a profile for {_HARDWARE.default} and takes no parameters, got {asked}")
-        return load_saved(name.removeprefix(LIBRARY))
-    model, known = _model(name), parameters(name)
+        return saved.load_saved(name.removeprefix(LIBRARY))
+    model, known = _model(name, library()), parameters(name)
     values = {key: look_up(name, known, key).check(value) for key, value in chosen.items()}
     device = devices.get(hardware)
     changes = [f"{key}={value}" for key, value in values.items() if value != known[key].default]
@@ -104,7 +111,10 @@ def load(name: str, *, hardware: Value | Hardware = "a100-40gb", **chosen: Value
     return model.build(" ".join([name, *changes]), replace(model.defaults, **values), device)
 
 
-def _model(name: str) -> _Model:
+def _model(name: str, also: tuple[str, ...] = ()) -> _Model:
     if name not in _MODELS:
-        raise InputError(f"unknown model {shown(name)}; choose from {', '.join(_MODELS)}")
+        choices = [*names(), *also]
+        near = get_close_matches(str(name), choices, 1)
+        hint = f"did you mean '{near[0]}'? " if near else ""
+        raise InputError(f"unknown model {shown(name)}; {hint}choose from {', '.join(choices)}")
     return _MODELS[name]

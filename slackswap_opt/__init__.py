@@ -6,7 +6,7 @@ Importing the package loads no solver, no PyTorch and no matplotlib: each is imp
 from slackswap_opt.files import InputError
 from slackswap_opt.instance import IdleInterval, Instance, Link, Operation, Tensor
 from slackswap_opt.instances import load
-from slackswap_opt.place import place
+from slackswap_opt.place import PlacementError, place
 from slackswap_opt.plan import Decision, Plan
 from slackswap_opt.result import Result, Status
 from slackswap_opt.schedule import Action, Instruction, Schedule
@@ -26,6 +26,7 @@ __all__ = [
     "Instruction",
     "Link",
     "Operation",
+    "PlacementError",
     "Plan",
     "Result",
     "Schedule",

@@ -12,22 +12,16 @@ from typing import Any, TypeVar
 from slackswap_opt import hardware, instances
 from slackswap_opt.files import InputError, check_target, shown
 from slackswap_opt.instance import Instance
-from slackswap_opt.instances import saved
+from slackswap_opt.solve import HEURISTICS
 from slackswap_opt.units import parse_bandwidth, parse_budget
 
 T = TypeVar("T")
-
-HEURISTICS = ("greedy", "keep-all", "recompute-all", "first-blocks", "swap-all", "recompute-only", "swap-only")
-"""The methods that run no solver, so that none of a solver's options has an effect on them."""
 
 _PERCENTAGE = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)\s*%", re.ASCII)
 _RANGE = re.compile(
     r"([0-9]{1,9}(?:\.[0-9]{1,9})?)%\s*\.\.\s*([0-9]{1,9}(?:\.[0-9]{1,9})?)%(?::([0-9]{1,9}(?:\.[0-9]{1,9})?)%?)?"
 )
 _MOST_POINTS = 1000
-LIBRARY = "library/"
-"""What the name of a step of the library begins with."""
-
 _OUTPUTS = ("save_instance", "save_schedule", "save_certificate", "plot", "output")
 
 
@@ -35,14 +29,14 @@ def load_model(model: str, arguments: argparse.Namespace) -> Instance:
     """Return the instance that a name or a file stands for; a name goes before a file of that name."""
     if model in instances.names():
         return _load_named(model, arguments)
-    path, library = Path(model), model.startswith(LIBRARY)
+    path, library = Path(model), model.startswith(instances.LIBRARY)
     if not library and not path.exists() and path.suffix != ".json" and os.sep not in model:
-        choose("model or file", model, [*instances.names(), *map(LIBRARY.__add__, saved.names())])
+        choose("model or file", model, [*instances.names(), *instances.library()])
     for option in ("hardware", "set"):
         if getattr(arguments, option):
             what = "profile" if library else "file"
             raise InputError(f"--{option} is for named models; the {what} {model} has durations, sizes and a link of its own")
-    return saved.load_saved(model.removeprefix(LIBRARY)) if library else Instance.load(model)
+    return instances.load(model) if library else Instance.load(model)
 
 
 def _load_named(model: str, arguments: argparse.Namespace) -> Instance:

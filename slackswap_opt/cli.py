@@ -15,9 +15,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, NoReturn
 
 from slackswap_opt import __version__, commands, profiling
-from slackswap_opt.arguments import HEURISTICS
 from slackswap_opt.commands import CLOSED, INTERRUPTED, USAGE, Report
 from slackswap_opt.files import InputError
+from slackswap_opt.solve import HEURISTICS
 
 if TYPE_CHECKING:
     from rich.table import Table

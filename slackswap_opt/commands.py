@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from slackswap_opt import hardware, instances
-from slackswap_opt.arguments import LIBRARY, check_outputs, choose, load_model, parse_bandwidths, parse_sweep, solver_options
+from slackswap_opt.arguments import check_outputs, choose, load_model, parse_bandwidths, parse_sweep, solver_options
 from slackswap_opt.files import LARGEST, InputError, shown, write_text
 from slackswap_opt.instance import Instance
 from slackswap_opt.instances import saved
@@ -99,14 +99,15 @@ def _told(result: Result, prices: "Prices | None") -> Report:
 
 def _teller(ideal: int) -> Callable[[Progress], None]:
     """Return what tells of progress, a line whenever there is something new."""
-    told: list[tuple[int | None, int | None]] = [(None, None)]
+    told: tuple[int | None, int | None] = (None, None)
 
     def tell(state: Progress) -> None:
+        nonlocal told
         from slackswap_opt.report.tables import bounds_in_words
 
         known = (state.makespan, state.bound)
-        if known != told[-1]:
-            told[:] = [known]
+        if known != told:
+            told = known
             progress.info("after %.1f s: %s", state.elapsed, bounds_in_words(ideal, *known))
 
     return tell
@@ -228,7 +229,7 @@ def export_model(arguments: argparse.Namespace) -> Report:
 def list_choices(arguments: argparse.Namespace) -> Report:
     """Name everything that can be asked for."""
     models = {name: instances.parameters(name) for name in instances.names()}
-    library = {f"{LIBRARY}{name}": saved.about(name) for name in saved.names()}
+    library = {name: saved.about(name.removeprefix(instances.LIBRARY)) for name in instances.library()}
 
     def record() -> object:
         known = {name: {key: asdict(parameter) for key, parameter in of.items()} for name, of in models.items()}

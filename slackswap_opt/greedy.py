@@ -73,8 +73,8 @@ def greedy(instance: Instance, *, swap: bool = True, recompute: bool = True) -> 
     return _polished(search, min(found, key=lambda other: other.makespan))
 
 
-def smallest_budget(instance: Instance) -> int | None:
-    """Return the smallest budget, in bytes, for which a plan was found; None if the host has no room for any plan.
+def smallest_budget(instance: Instance) -> int:
+    """Return the smallest budget, in bytes, for which a plan was found.
 
     Every schedule needs the instance's largest floor: where that much is enough, the answer is exact. Otherwise a bisection
     ends within a thousandth of the unconstrained peak.
@@ -82,8 +82,7 @@ def smallest_budget(instance: Instance) -> int | None:
     least, most = max(instance.floor, default=0), instance.peak
     if _plannable(instance.with_budget(least)):
         return least
-    if not _plannable(instance.with_budget(most)):
-        return None
+    # At the unconstrained peak everything may be kept.
     while most - least > instance.peak // 1000 + 1:
         middle = (least + most) // 2
         if _plannable(instance.with_budget(middle)):
@@ -115,7 +114,8 @@ def _others(instance: Instance, *, swap: bool, recompute: bool) -> list[Found]:
     plans += [baselines.first_blocks, baselines.recompute_all] if recompute else []
     for plan in plans:
         with suppress(PlacementError):
-            found.append(Found(plan(instance), place_and_judge(instance, plan(instance))))
+            made = plan(instance)
+            found.append(Found(made, place_and_judge(instance, made)))
     if swap and recompute:
         for means in ({"swap": False}, {"recompute": False}):
             with suppress(NoPlanError):

@@ -35,7 +35,10 @@ def place(instance: Instance, plan: Plan) -> Schedule:
     ------
     PlacementError
         If the plan does not fit, or drops what cannot come back.
+    InputError
+        If the plan is not one for this instance.
     """
+    plan.check_for(instance)
     return place_and_judge(instance, plan).schedule
 
 

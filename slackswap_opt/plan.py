@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Self
 
+from slackswap_opt.files import InputError
 from slackswap_opt.instance import Instance
 
 
@@ -41,6 +42,18 @@ class Plan:
         """Return the plan that keeps everything through its lifetime."""
         return cls((Decision.KEEP,) * len(instance.idle_intervals), (Decision.DISCARD,) * len(instance.tensors))
 
-    def with_intervals(self, changes: dict[int, Decision]) -> "Plan":
+    def check_for(self, instance: Instance) -> None:
+        """Raise `InputError` unless there is a decision for each idle interval and each tensor of `instance`."""
+        for name, decisions, count, what in (
+            ("intervals", self.intervals, len(instance.idle_intervals), "idle intervals"),
+            ("tails", self.tails, len(instance.tensors), "tensors"),
+        ):
+            if len(decisions) != count:
+                raise InputError(f"'{name}' must have a decision for each of {count} {what}, got {len(decisions)}")
+        if Decision.DISCARD in self.intervals:
+            g = self.intervals.index(Decision.DISCARD)
+            raise InputError(f"intervals[{g}] must be keep, swap or recompute, got discard, which is for tails")
+
+    def with_intervals(self, changes: dict[int, Decision]) -> Self:
         """Return this plan with other decisions for the idle intervals numbered in `changes`."""
-        return Plan(tuple(changes.get(g, decision) for g, decision in enumerate(self.intervals)), self.tails)
+        return type(self)(tuple(changes.get(g, decision) for g, decision in enumerate(self.intervals)), self.tails)

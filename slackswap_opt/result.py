@@ -1,9 +1,9 @@
 """What a method found for an instance, as judged."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self, TypedDict
 
 from slackswap_opt.instance import Instance
 from slackswap_opt.plan import Plan
@@ -12,6 +12,10 @@ from slackswap_opt.timeline import Timeline
 
 if TYPE_CHECKING:
     from slackswap_opt.formulations.certificate import Certificate
+
+
+TOLERANCE = 1e-4
+"""The certified gap, as a share of the makespan, within which a result counts as optimal unless a caller says otherwise."""
 
 
 class Status(StrEnum):
@@ -41,11 +45,11 @@ class Result:
         The decisions (None where a method gives a schedule only), the instructions, and what the simulator says of them; all
         None where nothing was found.
     bound
-        A proven lower bound on the makespan in nanoseconds, or None if none was asked for.
+        A proven lower bound on the makespan in nanoseconds, or None. Some methods come with one that was not asked for.
     certificate
-        What proves the bound, or None.
+        What proves the bound to whoever has no solver, if a bound was asked for; otherwise None.
     runtime
-        Nanoseconds that the method took.
+        Nanoseconds that the method took, without those of the bound.
     solver, solver_status
         The exact solver and what it reported, or None.
     message
@@ -94,6 +98,23 @@ class Result:
         if self.timeline is None or self.bound is None:
             return None
         return (self.timeline.makespan - self.bound) / self.timeline.makespan if self.timeline.makespan else 0.0
+
+    def certified(self, certificate: "Certificate") -> Self:
+        """Return this result with what a certificate of its instance proves: a bound, or that nothing fits.
+
+        Where a schedule contradicts that, the result stays as it is and its message says so.
+        """
+        if certificate.bound is None and self.schedule is None:
+            return replace(self, status=Status.INFEASIBLE, certificate=certificate)
+        if certificate.bound is None or (self.makespan is not None and certificate.bound > self.makespan):
+            stated = "that nothing fits" if certificate.bound is None else f"a bound of {certificate.bound} ns"
+            message = f"the certificate states {stated}, which this schedule contradicts; please report it"
+            return replace(self, message=message)
+        return replace(self, bound=max(certificate.bound, self.bound or 0), certificate=certificate)
+
+    def optimal_within(self, tolerance: float) -> Self:
+        """Return this result, called optimal if its certified gap is within `tolerance`, a share of the makespan."""
+        return replace(self, status=Status.OPTIMAL) if self.gap is not None and self.gap <= tolerance else self
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,12 +167,24 @@ class Progress:
     least: int | None = None
 
 
+class SolveOptions(TypedDict, total=False):
+    """The options of `solve`, for functions that hand them on."""
+
+    solver: str | None
+    bound: bool
+    tolerance: float
+    time_limit: float | None
+    threads: int | None
+    seed: int
+    on_progress: Callable[[Progress], None] | None
+
+
 @dataclass(frozen=True, slots=True)
 class Options:
     """What a caller may ask of any method; `solve` describes each."""
 
     solver: str | None = None
-    tolerance: float = 1e-4
+    tolerance: float = TOLERANCE
     time_limit: float | None = None
     threads: int | None = None
     seed: int = 0

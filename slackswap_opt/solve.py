@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from typing import Any, Unpack
 
 from slackswap_opt import baselines
 from slackswap_opt.files import InputError, shown
@@ -13,11 +14,11 @@ from slackswap_opt.greedy import NoPlanError, greedy, smallest_budget
 from slackswap_opt.instance import Instance
 from slackswap_opt.place import PlacementError, place
 from slackswap_opt.plan import Plan
-from slackswap_opt.result import Answer, Options, Progress, Result, Status
+from slackswap_opt.result import TOLERANCE, Answer, Options, Progress, Result, SolveOptions, Status
 from slackswap_opt.simulate import simulate
 from slackswap_opt.units import format_size, parse_budget
 
-__all__ = ["METHODS", "compare", "solve"]
+__all__ = ["HEURISTICS", "METHODS", "check_options", "compare", "solve"]
 
 log = logging.getLogger(__name__)
 
@@ -26,13 +27,14 @@ log = logging.getLogger(__name__)
 class _Method:
     """What a method is, in a line, and the function that answers for it.
 
-    `chooses` says whether it plans by choice, so that its failure says something about the budget; `takes_solver` whether
-    the caller may name a solver.
+    `chooses` says whether it plans by choice, so that its failure says something about the budget; `runs_solver` whether a
+    solver's options mean something to it; `takes_solver` whether the caller may name that solver.
     """
 
     meaning: str
     answer: Callable[[Instance, Options], Answer]
     chooses: bool = False
+    runs_solver: bool = False
     takes_solver: bool = False
 
 
@@ -54,7 +56,7 @@ def _greedy(*, swap: bool = True, recompute: bool = True) -> Callable[[Instance,
     return answer
 
 
-def _exact(name: str) -> Callable[[Instance, Options], Answer]:
+def _exact(meaning: str, name: str, *, takes_solver: bool = False) -> _Method:
     def answer(instance: Instance, options: Options) -> Answer:
         from slackswap_opt import exact, portfolio
 
@@ -67,7 +69,7 @@ def _exact(name: str) -> Callable[[Instance, Options], Answer]:
         }
         return methods[name](instance, options)
 
-    return answer
+    return _Method(meaning, answer, chooses=True, runs_solver=True, takes_solver=takes_solver)
 
 
 _METHODS = {
@@ -78,17 +80,18 @@ _METHODS = {
     "swap-all": _Method("swap everything that can be, overlapped", _baseline(baselines.swap_all)),
     "recompute-only": _Method("greedy without swaps", _greedy(swap=False)),
     "swap-only": _Method("greedy without recomputation", _greedy(recompute=False)),
-    "auto": _Method("greedy, what the relaxation suggests, a local search, an exact solver", _exact("auto"), chooses=True),
-    "cbc": _Method("the slack formulation by CBC, which comes with PuLP", _exact("cbc"), chooses=True),
-    "highs": _Method("the slack formulation by HiGHS, through PuLP", _exact("highs"), chooses=True),
-    "cp-sat": _Method("the slack formulation by OR-Tools CP-SAT", _exact("cp-sat"), chooses=True),
-    "milp": _Method(
-        "the slack formulation by a solver of your choice that PuLP lists", _exact("milp"), chooses=True, takes_solver=True
-    ),
+    "auto": _exact("greedy, what the relaxation suggests, a local search, an exact solver", "auto"),
+    "cbc": _exact("the slack formulation by CBC, which comes with PuLP", "cbc"),
+    "highs": _exact("the slack formulation by HiGHS, through PuLP", "highs"),
+    "cp-sat": _exact("the slack formulation by OR-Tools CP-SAT", "cp-sat"),
+    "milp": _exact("the slack formulation by a solver of your choice that PuLP lists", "milp", takes_solver=True),
 }
 
 METHODS = {name: method.meaning for name, method in _METHODS.items()}
 """The methods that `solve` knows, each with what it is in a line."""
+
+HEURISTICS = tuple(name for name, method in _METHODS.items() if not method.runs_solver)
+"""The methods that run no solver, so that none of a solver's options has an effect on them."""
 
 
 def solve(
@@ -98,13 +101,16 @@ def solve(
     budget: int | str | None = None,
     solver: str | None = None,
     bound: bool = False,
-    tolerance: float = 1e-4,
+    tolerance: float = TOLERANCE,
     time_limit: float | None = None,
     threads: int | None = None,
     seed: int = 0,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> Result:
     """Plan an instance into its budget.
+
+    A time limit, threads and a seed are for methods that run a solver, the time limit also for the bound; the others take no
+    notice of them.
 
     Parameters
     ----------
@@ -121,7 +127,8 @@ def solve(
     tolerance
         The certified gap, as a share of the makespan, within which a result counts as optimal.
     time_limit
-        Seconds after which an exact method returns the best that it has; None for no limit. Heuristics take no notice.
+        Seconds after which an exact method returns the best that it has, and after which the proof of a bound is given up;
+        None for no limit, though `auto` never leaves more than a minute to its exact solver.
     threads
         Threads of an exact solver; None leaves the number to it.
     seed
@@ -138,9 +145,12 @@ def solve(
     ------
     InputError
         If a name is unknown or a value out of range.
+    ImportError
+        If the solver that a method runs is not installed; the message is the command that installs it.
     """
     chosen = _chosen(method)
-    options = _options(chosen, method, solver, tolerance, time_limit, threads, seed, on_progress)
+    options = Options(solver, tolerance, time_limit, threads, seed, on_progress)
+    _check_options(chosen, method, options)
     instance = _budgeted(instance, budget)
     began = time.perf_counter_ns()
     if instance.budget is not None and instance.budget < max(instance.floor, default=0):
@@ -149,20 +159,39 @@ def solve(
     result = _judged(instance, method, answer, began)
     if bound and result.status is not Status.INFEASIBLE:
         result = _bounded(result, options)
-    if result.gap is not None and result.gap <= tolerance:
-        result = replace(result, status=Status.OPTIMAL)
+    result = result.optimal_within(tolerance)
     log.info("%s on %s: %s", method, instance.name, result.status)
     return result
 
 
-def compare(instance: Instance, methods: Iterable[str], *, budget: int | str | None = None) -> tuple[Result, ...]:
-    """Return the results of several methods on one instance, in their order; parameters are those of `solve`."""
+def compare(
+    instance: Instance, methods: Iterable[str], *, budget: int | str | None = None, **options: Unpack[SolveOptions]
+) -> tuple[Result, ...]:
+    """Return the results of several methods on one instance, in their order; parameters are those of `solve`.
+
+    See Also
+    --------
+    slackswap_opt.sweep.sweep : the same for several instances, budgets and bandwidths, with one proof for all methods.
+    """
+    methods = check_options(methods, **options)
+    return tuple(solve(instance, method, budget=budget, **options) for method in methods)
+
+
+def check_options(methods: Iterable[str], **options: Unpack[SolveOptions]) -> tuple[str, ...]:
+    """Return the names of methods as a tuple.
+
+    Raises
+    ------
+    InputError
+        If a name is unknown, or an option is out of range or not one of a method's.
+    """
     if isinstance(methods, str):
         raise InputError(f"'methods' must be a sequence of names, got {shown(methods)}")
     methods = tuple(methods)
+    of_methods: dict[str, Any] = {name: value for name, value in options.items() if name != "bound"}
     for method in methods:
-        _chosen(method)
-    return tuple(solve(instance, method, budget=budget) for method in methods)
+        _check_options(_chosen(method), method, Options(**of_methods))
+    return methods
 
 
 def _chosen(method: str) -> _Method:
@@ -173,29 +202,20 @@ def _chosen(method: str) -> _Method:
     return _METHODS[method]
 
 
-def _options(
-    chosen: _Method,
-    method: str,
-    solver: str | None,
-    tolerance: float,
-    time_limit: float | None,
-    threads: int | None,
-    seed: int,
-    on_progress: Callable[[Progress], None] | None,
-) -> Options:
-    if solver is not None and not chosen.takes_solver:
+def _check_options(chosen: _Method, method: str, options: Options) -> None:
+    if options.solver is not None and not chosen.takes_solver:
         able = [name for name, other in _METHODS.items() if other.takes_solver]
         where = f"; methods that do: {', '.join(able)}" if able else ""
-        raise InputError(f"method '{method}' takes no solver, got {shown(solver)}{where}")
-    if not _is_number(tolerance) or not 0 <= tolerance < 1:
-        raise InputError(f"tolerance must be a number from 0 to below 1, got {shown(tolerance)}")
-    if time_limit is not None and (not _is_number(time_limit) or time_limit < 0):
-        raise InputError(f"time_limit must be 0 or more seconds, or None for no limit, got {shown(time_limit)}")
+        raise InputError(f"method '{method}' takes no solver, got {shown(options.solver)}{where}")
+    if not _is_number(options.tolerance) or not 0 <= options.tolerance < 1:
+        raise InputError(f"tolerance must be a number from 0 to below 1, got {shown(options.tolerance)}")
+    limit, threads, seed = options.time_limit, options.threads, options.seed
+    if limit is not None and (not _is_number(limit) or limit < 0):
+        raise InputError(f"time_limit must be 0 or more seconds, or None for no limit, got {shown(limit)}")
     if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int) or threads < 1):
         raise InputError(f"threads must be an integer of 1 or more, or None, got {shown(threads)}")
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**31:
         raise InputError(f"seed must be an integer from 0 to {2**31 - 1}, got {shown(seed)}")
-    return Options(solver, tolerance, time_limit, threads, seed, on_progress)
 
 
 def _is_number(value: object) -> bool:
@@ -256,20 +276,19 @@ def _bounded(result: Result, options: Options) -> Result:
         certificate = lower_bound(result.instance, time_limit=options.time_limit)
     except RelaxationError as error:
         return replace(result, message=f"no bound was proven: {error}")
-    if certificate.bound is None and result.schedule is None:
-        return replace(result, status=Status.INFEASIBLE, certificate=certificate)
-    if certificate.bound is None or (result.makespan is not None and certificate.bound > result.makespan):
-        stated = "that nothing fits" if certificate.bound is None else f"a bound of {certificate.bound} ns"
-        return replace(result, message=f"the certificate states {stated}, which this schedule contradicts; please report it")
-    return replace(result, bound=max(certificate.bound, result.bound or 0), certificate=certificate)
+    proven = result.certified(certificate)
+    if not proven.message and options.time_limit is not None and proven.bound == result.ideal != proven.makespan:
+        message = f"no bound above the ideal step was proven within the time limit of {options.time_limit:g} s"
+        proven = replace(proven, message=message)
+    return proven
 
 
 def _infeasible(instance: Instance, method: str, began: int) -> Result:
-    """Return the result for a budget that the need of a single operation exceeds."""
+    """Return the result for a budget below what some operation needs and what cannot leave while it runs."""
     t = max(range(len(instance.floor)), key=lambda t: (instance.floor[t], -t))
     smallest = smallest_budget(instance)
-    reached = f"; the smallest budget with a plan is {smallest} bytes" if smallest is not None else ""
-    message = f"no schedule fits in {instance.budget} bytes: {_needs(instance, t)}{reached}"
+    needs = f"{_needs(instance, t)}; the smallest budget with a plan is {smallest} bytes"
+    message = f"no schedule fits in {instance.budget} bytes: {needs}"
     runtime = time.perf_counter_ns() - began
     return Result(Status.INFEASIBLE, method, instance, runtime=runtime, message=message, smallest_budget=smallest)
 

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from slackswap_opt import cli, commands
-from slackswap_opt.arguments import HEURISTICS
 from slackswap_opt.instance import Instance
 from slackswap_opt.schedule import Schedule
 from slackswap_opt.simulate import simulate
+from slackswap_opt.solve import HEURISTICS
 from tests.example import STEP, SWAP
 
 ROOT = Path(__file__).parents[1]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from slackswap_opt import commands
-from slackswap_opt.arguments import HEURISTICS, parse_bandwidths, parse_sweep
+from slackswap_opt.arguments import parse_bandwidths, parse_sweep
 from slackswap_opt.formulations.certificate import Certificate, lower_bound, verify
 from slackswap_opt.formulations.export import export
 from slackswap_opt.formulations.prices import prices
@@ -18,7 +18,6 @@ from slackswap_opt.formulations.rounding import Rounding
 from slackswap_opt.instances import saved
 from slackswap_opt.report.bar import bar
 from slackswap_opt.result import Progress, Result
-from slackswap_opt.solve import METHODS
 from slackswap_opt.solve import solve as real_solve
 from slackswap_opt.units import format_time
 from tests.example import STEP
@@ -32,10 +31,6 @@ SMALL = ("gpt2-xl", "--set", "layers=2", "--set", "batch=1")
 def words(text: str) -> str:
     """The text on one line with one space between words."""
     return " ".join(text.split())
-
-
-def test_heuristics_are_methods() -> None:
-    assert set(HEURISTICS) <= set(METHODS)
 
 
 def test_plan_states_a_certified_bound(step: str, capsys: pytest.CaptureFixture[str]) -> None:

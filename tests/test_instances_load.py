@@ -144,3 +144,8 @@ def test_the_catalogue_loads_neither_torch_nor_a_solver() -> None:
     )
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "set()"
+
+
+def test_load_knows_the_library_too() -> None:
+    with pytest.raises(InputError, match="unknown model 'gpt2-xs'; did you mean 'gpt2-xl'[?] choose from .*, library/moe"):
+        load("gpt2-xs")

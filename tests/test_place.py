@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 
+from slackswap_opt.files import InputError
 from slackswap_opt.instance import Instance, Link
 from slackswap_opt.place import PlacementError, place, place_and_judge
 from slackswap_opt.plan import Decision, Plan
@@ -269,6 +270,16 @@ def test_a_forced_wait_lets_the_next_copy_out_set_out() -> None:
         "drop d",
         172,
     )
+
+
+def test_a_plan_for_another_step_is_refused() -> None:
+    instance = step("f 1: -> a=4", "g 5: -> b=4", "f' 1: a b ->", budget=8)
+    with pytest.raises(InputError, match="'intervals' must have a decision for each of 1 idle intervals, got 0"):
+        place(instance, Plan((), ()))
+    with pytest.raises(InputError, match="'tails' must have a decision for each of 2 tensors, got 1"):
+        place(instance, Plan((Decision.KEEP,), (Decision.DISCARD,)))
+    with pytest.raises(InputError, match=r"intervals\[0\] must be keep, swap or recompute, got discard"):
+        place(instance, Plan((Decision.DISCARD,), (Decision.DISCARD,) * 2))
 
 
 def test_a_step_without_operations_has_an_empty_schedule() -> None:

@@ -12,17 +12,16 @@ from slackswap_opt import InputError, compare, load, solve
 from slackswap_opt.instance import Instance, Link, Operation, Tensor
 from slackswap_opt.result import Progress, Result, Status
 from slackswap_opt.simulate import simulate
-from slackswap_opt.solve import METHODS
+from slackswap_opt.solve import HEURISTICS, METHODS
 from slackswap_opt.testing import instances
 from tests.handmade import step
 from tests.naive_judge import naive
 
-HEURISTICS = ("greedy", "keep-all", "recompute-all", "first-blocks", "swap-all", "recompute-only", "swap-only")
 CHAIN = load("chain", blocks=6)
 
 
 def test_the_heuristics_are_methods_with_a_line_each() -> None:
-    assert set(HEURISTICS) <= set(METHODS)
+    assert HEURISTICS == ("greedy", "keep-all", "recompute-all", "first-blocks", "swap-all", "recompute-only", "swap-only")
     assert all(METHODS.values())
 
 
@@ -196,6 +195,20 @@ def test_compare_keeps_the_order_and_looks_at_names_first() -> None:
     with pytest.raises(InputError, match="unknown method 'nothing'"):
         compare(CHAIN, iter(["greedy", "nothing"]), budget="80%")
     assert compare(CHAIN, ()) == ()
+
+
+def test_compare_hands_options_on() -> None:
+    results = compare(CHAIN, ("greedy", "swap-all"), budget="80%", bound=True, tolerance=0.9)
+    assert [result.status for result in results] == [Status.OPTIMAL] * 2
+    assert all(result.certificate for result in results)
+    with pytest.raises(InputError, match="time_limit must be 0 or more seconds"):
+        compare(CHAIN, ("greedy",), time_limit=-1)
+
+
+def test_a_bound_that_takes_too_long_is_given_up() -> None:
+    result = solve(load("bert-large"), budget="50%", bound=True, time_limit=0)
+    assert result.bound == result.ideal
+    assert result.message == "no bound above the ideal step was proven within the time limit of 0 s"
 
 
 def test_a_single_name_is_no_list_of_methods() -> None:

@@ -80,13 +80,19 @@ def test_what_is_proven_impossible_is_so_for_all_methods() -> None:
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"budgets": ["12"]}, "budget needs a unit"),
+        ({"budgets": ["50%", "12"]}, "budget needs a unit"),
+        ({"budgets": "50%"}, "'budgets' must be a sequence, got '50%'"),
+        ({"bandwidths": "25GB/s"}, "'bandwidths' must be a sequence, got '25GB/s'"),
+        ({"solver": "CBC"}, "method 'greedy' takes no solver"),
         ({"bandwidths": ["fast"]}, "bandwidth must be"),
         ({"bandwidths": [0]}, "offload_bandwidth"),
         ({"time_limit": -1.0}, "time_limit"),
     ],
 )
-def test_bad_points_are_refused(options: dict[str, object], reason: str) -> None:
+def test_bad_points_are_refused_before_anything_is_solved(
+    options: dict[str, object], reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("slackswap_opt.sweep.solve", None)
     with pytest.raises(InputError, match=reason):
         sweep([STEP], ["greedy"], **options)  # type: ignore[arg-type]
     with ThreadPoolExecutor(1) as pool, pytest.raises(InputError, match=reason):
