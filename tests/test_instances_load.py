@@ -147,5 +147,5 @@ def test_the_catalogue_loads_neither_torch_nor_a_solver() -> None:
 
 
 def test_load_knows_the_library_too() -> None:
-    with pytest.raises(InputError, match="unknown model 'gpt2-xs'; did you mean 'gpt2-xl'[?] choose from .*, library/moe"):
+    with pytest.raises(InputError, match=r"unknown model 'gpt2-xs'; did you mean 'gpt2-xl'[?] choose from .*, library/moe"):
         load("gpt2-xs")
