@@ -1,14 +1,14 @@
-"""What following a step costs the host: `python tests/benchmarks/bench_host_cost.py [repeats]`, on an idle machine.
+"""What following a step costs the host: `python tests/benchmarks/bench_host_cost.py [repeats]`.
 
-A small model on the CPU, so that the host's work is nearly all of the step. Every round runs each variant once, so that a busy
-moment hits all alike; the figure is the lower quartile over the rounds of the difference from the plain step of the same round,
-by operation.
+A small model on the CPU, so that the host's work is nearly all of the step, which one thread does. What counts is the time that
+this thread had a processor. Every round runs each variant once, so that a busy moment hits all alike; the figure is the lower
+quartile over the rounds of the difference from the plain step of the same round, by operation.
 """
 
 import gc
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -135,9 +135,9 @@ def measure(step: Callable[[Scope], None], scopes: dict[str, Scope], repeats: in
     gc.disable()
     for _ in range(repeats):
         for name, scope in scopes.items():
-            began = time.perf_counter_ns()
+            began = time.thread_time_ns()
             step(scope)
-            times[name].append(time.perf_counter_ns() - began)
+            times[name].append(time.thread_time_ns() - began)
         gc.collect()
     gc.enable()
     return times
@@ -161,12 +161,27 @@ def main(repeats: int = 150, layers: int = 3, width: int = 32) -> None:
     scopes = variants(result)
     measure(step, scopes, 3)
     times = measure(step, scopes, repeats)
-    operations = len(result.instance.operations)
+    print("\n".join(lines(times, len(result.instance.operations))))
+
+
+def lines(times: dict[str, list[int]], operations: int) -> Iterator[str]:
+    """Yield a table: microseconds an operation beyond plain, the same as a multiple of the no-op mode's, and of the step."""
     plain = times["plain"]
-    print(f"{operations} operations, plain step {sorted(plain)[repeats // 4] / 1e6:.2f} ms; us an operation beyond that:")
-    for name, taken in times.items():
-        beyond = sorted(mine - base for mine, base in zip(taken, plain, strict=True))
-        print(f"{name:32}{beyond[len(beyond) // 4] / operations / 1e3:8.2f}{sorted(taken)[repeats // 4] / 1e6:10.2f} ms")
+    typical = {name: lower_quartile(taken) for name, taken in times.items()}
+    beyond = {
+        name: lower_quartile([mine - base for mine, base in zip(taken, plain, strict=True)]) / operations / 1e3
+        for name, taken in times.items()
+    }
+    yield f"{operations} operations, plain step {typical['plain'] / 1e6:.2f} ms"
+    yield f"{'':32}{'us an operation':>16}{'of no-op mode':>16}{'step':>12}"
+    for name in times:
+        multiple = beyond[name] / beyond["no-op mode"] if beyond["no-op mode"] else 0.0
+        yield f"{name:32}{beyond[name]:16.2f}{multiple:16.2f}{typical[name] / 1e6:9.2f} ms"
+
+
+def lower_quartile(values: list[int]) -> int:
+    """Return the value that a quarter of them lies below."""
+    return sorted(values)[len(values) // 4]
 
 
 if __name__ == "__main__":
