@@ -54,6 +54,13 @@ CASES = {
         auto=5,
         bound=5,
     ),
+    "placement, re-runs in another order": Case(
+        "placement",
+        step("f 1: -> a=1", "g 1 +1: -> b=2", "h 1 +2: ->", "i 1: a b ->", budget=3),
+        Makespans(ideal=4, greedy=7, plans=6, all=6),
+        auto=7,
+        bound=5,
+    ),
     "placement, a re-run ahead": Case(
         "placement",
         step("f 1: -> a=1", "g 1: -> b=1", "h 1 +4: ->", "i 1: a ->", "j 1: b ->", budget=4),
@@ -70,9 +77,9 @@ CASES = {
     ),
     "left alone": Case(
         "left alone",
-        step("f 1: -> a=1 b=6", "g 1 +1: a ->", "h 1: a b ->", budget=7),
-        Makespans(ideal=3, greedy=15, plans=15, all=4),
-        auto=15,
+        step("f 1: -> a=1 b=1", "g 1 +1: a ->", "h 1: a b ->", budget=2),
+        Makespans(ideal=3, greedy=5, plans=5, all=4),
+        auto=5,
         bound=4,
     ),
 }
