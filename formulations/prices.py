@@ -3,6 +3,7 @@
 from bisect import bisect_left
 from dataclasses import dataclass
 
+from slackswap_opt.files import InputError
 from slackswap_opt.formulations.presolve import Reductions
 from slackswap_opt.formulations.relaxation import Relaxation, relax
 from slackswap_opt.formulations.slack import SlackModel
@@ -35,21 +36,25 @@ class Prices:
 
 
 def prices(instance: Instance, *, reductions: Reductions | None = None) -> Prices:
-    """Return what one more unit of memory and bandwidth saves at the bound; all 0 if the budget does not bind or none fits.
+    """Return what one more unit of memory and bandwidth saves at the bound; all 0 if the budget does not bind.
 
     Raises
     ------
+    InputError
+        If it is proven that no schedule fits.
     ImportError
         If highspy is not installed.
+    RelaxationError
+        If HiGHS fails.
     """
     model = SlackModel(instance, reductions=reductions or Reductions.for_bound(instance))
     return prices_of(model, relax(model.program))
 
 
 def prices_of(model: SlackModel, relaxation: Relaxation) -> Prices:
-    """Return the prices at a solved relaxation of `model`."""
-    if not relaxation.values:
-        return Prices(0.0, 0.0, 0.0, (), ())
+    """Return the prices at a solved relaxation of `model`; raise `InputError` if it has no solution."""
+    if not relaxation.feasible:
+        raise InputError(f"no schedule of '{model.instance.name}' fits in {model.instance.budget} bytes: memory has no price")
     rows = {row.name: y for row, y in zip(model.program.rows, relaxation.multipliers, strict=True)}
     rent = {t: rows[f"memory_{t}"] * model.units.time / model.units.size for t in model.memory}
     operations = sorted(((t, y * GIB) for t, y in rent.items() if y > 0), key=lambda entry: (-entry[1], entry[0]))

@@ -73,13 +73,22 @@ def plan(arguments: argparse.Namespace) -> Report:
         instance, arguments.method, budget=arguments.budget, bound=bound, on_progress=_teller(instance.ideal), **options
     )
     save(result, arguments)
-    return _told(result, _prices(result.instance) if arguments.prices else None)
+    return _told(result, _prices(result) if arguments.prices else None)
 
 
-def _prices(instance: Instance) -> "Prices":
+def _prices(result: Result) -> "Prices | None":
+    """Return prices, or say why there are none."""
     from slackswap_opt.formulations.prices import prices
+    from slackswap_opt.formulations.relaxation import RelaxationError
 
-    return prices(instance)
+    if result.status is Status.INFEASIBLE:
+        log.warning("there are no prices where no schedule fits")
+        return None
+    try:
+        return prices(result.instance)
+    except (InputError, RelaxationError) as error:
+        log.warning("there are no prices: %s", error)
+        return None
 
 
 def _told(result: Result, prices: "Prices | None") -> Report:

@@ -85,6 +85,10 @@ def test_plan_tells_prices(step: str, capsys: pytest.CaptureFixture[str]) -> Non
     assert "one more GiB would save" in words(capsys.readouterr().out)
     assert run("plan", step, "--prices", "--budget", "100%") == 0
     assert "memory binds in nothing" in words(capsys.readouterr().out)
+    assert run("plan", step, "--prices", "--budget", "199B") == 1
+    told = capsys.readouterr()
+    assert "GiB" not in told.out
+    assert told.err == "slackswap: there are no prices where no schedule fits\n"
 
 
 def test_options_reach_the_solver_and_progress_goes_to_standard_error(

@@ -4,10 +4,12 @@ from dataclasses import replace
 
 import pytest
 
+from slackswap_opt.files import InputError
 from slackswap_opt.formulations.certificate import lower_bound
 from slackswap_opt.formulations.prices import GB, GIB, prices
 from slackswap_opt.instance import Instance
 from slackswap_opt.instances import load
+from tests.handmade import step
 
 
 def at_half(name: str, *, duplex: bool = True) -> Instance:
@@ -40,6 +42,13 @@ def test_a_budget_that_does_not_bind_costs_nothing() -> None:
     for budget in (None, instance.peak):
         found = prices(instance.with_budget(budget))
         assert (found.memory, found.offload, found.prefetch, found.operations, found.intervals) == (0, 0, 0, (), ())
+
+
+def test_where_nothing_fits_memory_has_no_price() -> None:
+    # a and b are both read in h, and c is written.
+    fixed = step("f! 5: -> a=4!", "g! 5: -> b=4!", "h 5: a b -> c=4!", budget=11)
+    with pytest.raises(InputError, match="no schedule of 'step' fits in 11 bytes"):
+        prices(fixed)
 
 
 def test_operations_and_intervals_that_bind_come_first() -> None:
