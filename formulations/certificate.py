@@ -128,6 +128,8 @@ def lower_bound(
 
     Parameters
     ----------
+    instance
+        What is planned; without a budget the bound is the ideal makespan.
     reductions
         What presolve does; by default `Reductions.for_bound`.
     units
@@ -139,6 +141,8 @@ def lower_bound(
     ------
     ImportError
         If highspy is not installed.
+    RelaxationError
+        If HiGHS fails.
     """
     reductions, units = reductions or Reductions.for_bound(instance), units or Units()
     model = SlackModel(instance, rounding=Rounding.OUTER, units=units, reductions=reductions)

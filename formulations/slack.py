@@ -29,7 +29,7 @@ class SlackModel:
     Parameters
     ----------
     instance
-        What is planned; its budget must be set.
+        What is planned; without a budget there is nothing to decide.
     rounding
         OUTER for lower bounds, INNER for plans.
     units
@@ -87,7 +87,11 @@ class SlackModel:
         self.program.minimise((column, 1) for column in self.delay)
 
     def _marks(self) -> list[int]:
-        """The operations at which a step of the model's time begins: those with a memory row, and others in the same number."""
+        """The operations at which a step of the model's time begins.
+
+        Those with a memory row, and where intervals end, or begin and their tensors are written; of the others at most as many
+        as `Reductions.rows` allows.
+        """
         ends = {interval.end for interval in self.reduced.intervals}
         ends.update(d for tail in self.reruns.tails.values() for d in tail.deadlines)
         openings: set[int] = set()
