@@ -248,7 +248,8 @@ class MemoryBudget:
             raise PlanLeftError(f"{said}; what it computed is right, but its memory is not bounded")
         if id(plan) not in self._warned:
             self._warned.add(id(plan))
-            warnings.warn(f"{said}; its results are those of plain training", PlanLeftWarning, stacklevel=2)
+            words = f"{said}; its results are those of plain training, but its memory is not bounded"
+            warnings.warn(words, PlanLeftWarning, stacklevel=2)
 
 
 def _bytes(size: int | str, what: str) -> int:

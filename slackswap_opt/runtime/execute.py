@@ -16,6 +16,7 @@ import torch
 from slackswap_opt.runtime.clock import Clock
 from slackswap_opt.runtime.holdings import Holdings
 from slackswap_opt.runtime.hooks import Handle, Ledger
+from slackswap_opt.runtime.live import unknown
 from slackswap_opt.runtime.program import Backward, Birth, Duty, Order, Program
 from slackswap_opt.runtime.replay import generator_state, quiet, storages_in, unseen
 from slackswap_opt.runtime.saved import Kept, kept, unkept
@@ -200,7 +201,7 @@ class Execution(Clock):  # type: ignore[no-untyped-call]
     def carry_out(self, place: int) -> None:
         """Carry out what is due up to `place`."""
         self._paused += 1
-        done = False
+        done, due = False, place
         try:
             with quiet(self.holdings.below):
                 while self.on and self._next <= place:
@@ -211,7 +212,7 @@ class Execution(Clock):  # type: ignore[no-untyped-call]
         finally:
             self._paused -= 1
             if not done:
-                self.leave("an instruction failed")
+                self.leave(f"what was due before operation {due} ({self.program.name_of(due)}) failed")
 
     def _carry_out(self, orders: tuple[Order, ...]) -> None:
         for order in orders:
@@ -239,7 +240,9 @@ class Execution(Clock):  # type: ignore[no-untyped-call]
         besides = (
             f"freed by the plan, but still held by something: {', '.join(names)}" if names else "nothing that it freed is held"
         )
-        return f"{planned}; {besides}{'' if self.on else f'; the step had left its plan: {self.reason}'}"
+        pool = {slot.contents.untyped_storage()._cdata for slot in self._slots.values()}
+        others = unknown(program, index, pool | self.holdings.addresses())
+        return f"{planned}; {besides}; {others}{'' if self.on else f'; the step had left its plan: {self.reason}'}"
 
     def _lingers(self, tensor: int) -> bool:
         record = self._records.get(tensor)

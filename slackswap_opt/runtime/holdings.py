@@ -51,6 +51,11 @@ class Holdings:
         record = reference() if reference is not None else None
         return record if record is not None and record.storage is storage else None
 
+    def addresses(self) -> set[int]:
+        """Return the addresses of the storages that are known."""
+        records = filter(None, (reference() for reference in self._known))
+        return {record.storage._cdata for record in records if record.storage is not None}
+
     def _attach(self, record: Activation, storage: Storage) -> None:
         record.reference = weakref.ref(storage)
         record.size = storage.nbytes()

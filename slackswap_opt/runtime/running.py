@@ -4,11 +4,11 @@ import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-import torch
 from torch.utils._python_dispatch import _get_current_dispatch_mode, _get_current_dispatch_mode_stack, _pop_mode, _push_mode
 
 from slackswap_opt.runtime.clock import Border
 from slackswap_opt.runtime.execute import Execution
+from slackswap_opt.runtime.live import is_out_of_memory
 
 
 class Running(Border):
@@ -93,8 +93,9 @@ class Running(Border):
         try:
             yield
             completed = True
-        except torch.OutOfMemoryError as error:
-            error.add_note(f"The step ran out of memory {execution.position()}.")
+        except RuntimeError as error:
+            if is_out_of_memory(error) and not self.failed:
+                error.add_note(f"The step ran out of memory {execution.position()}.")
             raise
         finally:
             self._depth -= 1

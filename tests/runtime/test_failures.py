@@ -1,6 +1,9 @@
-"""What cannot be profiled is refused in one sentence."""
+"""What cannot be profiled or planned is refused in one sentence, and what fails under a plan leaves nothing behind."""
 
+import gc
+import weakref
 from collections.abc import Callable
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import pytest
@@ -8,7 +11,13 @@ import torch
 from torch import nn
 
 from slackswap_opt.files import InputError
-from slackswap_opt.runtime import ProfileError, Profiler, find_step, measure_link, profile, profile_fake
+from slackswap_opt.runtime import MemoryBudget, ProfileError, Profiler, find_step, measure_link, profile, profile_fake
+from slackswap_opt.runtime.lanes import Immediate
+from slackswap_opt.schedule import Schedule
+from tests.runtime.loops import Loop, Net, backward_outside, batches, everything, ordinary
+from tests.runtime.plans import schedule_of, swap_all
+from tests.runtime.scale import Alive
+from tests.runtime.training import bits, state
 
 
 def test_a_step_without_backward() -> None:
@@ -159,3 +168,125 @@ def test_after_a_refusal_nothing_is_left_behind() -> None:
     assert torch.autograd.graph._engine_run_backward is engine
     assert model[0].weight.grad is None
     assert torch.utils._python_dispatch._get_current_dispatch_mode() is None
+
+
+class Exhausted(Immediate):
+    """Copies back, as often as there is memory."""
+
+    def __init__(self, times: int, error: RuntimeError) -> None:
+        self._times, self._error = times, error
+
+    def allocate(self, size: int, device: torch.device) -> torch.UntypedStorage:
+        self._times -= 1
+        if self._times < 0:
+            # A new one, since an exception refers to the frames that it passed.
+            raise type(self._error)(*self._error.args)
+        return super().allocate(size, device)
+
+
+def swapping(lanes: Exhausted | None = None, **options: object) -> MemoryBudget:
+    return everything(lambda instance: schedule_of(instance, swap_all(instance)), lanes=lanes, **options)
+
+
+@pytest.mark.parametrize("loop", [ordinary, backward_outside])
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+        RuntimeError("[enforce fail at alloc_cpu.cpp:119] err == 0. DefaultCPUAllocator: can't allocate memory"),
+    ],
+)
+def test_memory_that_runs_out_names_what_the_plan_did_not_know(loop: Loop, error: RuntimeError) -> None:
+    forgotten = torch.ones(12345)
+    budget = swapping(Exhausted(6, error))
+    with pytest.raises(RuntimeError) as raised:
+        loop(Net(), budget.step)
+    budget.close()
+    assert raised.value.args == error.args
+    (note,) = raised.value.__notes__
+    assert "The step ran out of memory at operation" in note
+    assert "bytes that the plan does not know: float32 [12345] (49380 bytes)" in note
+    assert forgotten.sum() == 12345
+    assert "left by 1 of 1 steps: what was due before operation" in str(budget.report())
+
+
+def fails(failure: type[BaseException]) -> Callable[[Net], None]:
+    """Return what lets a model raise in its next forward pass."""
+
+    def arm(model: Net) -> None:
+        def fail(module: nn.Module, args: object) -> None:
+            raise failure
+
+        model.layers[1].register_forward_pre_hook(fail)
+
+    return arm
+
+
+FAILURES: dict[str, tuple[Callable[[], MemoryBudget], Callable[[Net], None], type[BaseException]]] = {
+    "no plan fits": (lambda: MemoryBudget("1%"), lambda model: None, InputError),
+    "host too small": (lambda: swapping(host_budget=1000), lambda model: None, InputError),
+    "schedule of another model": (lambda: MemoryBudget(schedule=of_another_model()), lambda model: None, InputError),
+    "out of memory": (
+        lambda: swapping(Exhausted(4, torch.OutOfMemoryError("no more"))),
+        lambda model: None,
+        torch.OutOfMemoryError,
+    ),
+    "interrupted": (swapping, fails(KeyboardInterrupt), KeyboardInterrupt),
+}
+
+
+def of_another_model() -> Schedule:
+    weight = nn.Parameter(torch.ones(3))
+    other = profile(lambda: (weight * 2).exp().sum().backward(), timed=False).instance  # type: ignore[no-untyped-call]
+    return schedule_of(other, swap_all(other))
+
+
+@pytest.mark.parametrize("name", FAILURES)
+def test_a_failure_leaves_the_training_as_two_plain_steps_do_and_holds_nothing(name: str) -> None:
+    make, arm, kind = FAILURES[name]
+    engine, states, left = torch.autograd.graph._engine_run_backward, [], []
+    for budget in (None, make()):
+        torch.manual_seed(0)
+        model = Net()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+        with Alive() as alive:
+            for x in batches(2):
+                with budget.step() if budget else nullcontext():
+                    model(x).square().mean().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+            if budget:
+                arm(model)
+                random = torch.get_rng_state()
+                with pytest.raises(kind), budget.step():
+                    model(x).square().mean().backward()
+                if kind is InputError:
+                    assert torch.equal(torch.get_rng_state(), random)
+                budget.close()
+            optimizer.zero_grad()
+            del optimizer, x
+            gc.collect()
+            pools = sum(plan.ready.host for plan in budget.report().plans) if budget else 0
+            left.append(alive.held - pools)
+        states.append({key: bits(tensor) for key, tensor in state(model).items() if key != "generator"})
+    assert states[0] == states[1]
+    assert left[0] == left[1]
+    assert torch.autograd.graph._engine_run_backward is engine
+    assert torch.utils._python_dispatch._get_current_dispatch_mode() is None
+    assert gc.isenabled()
+
+
+def test_a_budget_that_is_gone_takes_everything_with_it() -> None:
+    budget = swapping()
+    model = Net()
+    ordinary(model, budget.step)
+    with suppress(ZeroDivisionError), budget.step():
+        model(torch.randn(16, 8)).sum().backward()
+        raise ZeroDivisionError
+    transfers, plans = weakref.ref(budget._transfers), [weakref.ref(plan) for plan in budget._plans]
+    assert plans
+    budget.close()
+    del budget
+    gc.collect()
+    assert transfers() is None
+    assert [plan() for plan in plans] == [None]
