@@ -100,8 +100,7 @@ def reduce(instance: Instance, scale: Scale, reductions: Reductions) -> Reduced:
     sizes = tuple(scale.size(t.size) if t.size >= reductions.negligible else 0 for t in instance.tensors)
     excess = _excess(instance, scale, sizes, scale.budget(budget))
     critical = tuple(over) if reductions.rows is None else _worst_of_shares(over, excess, reductions.rows)
-    # With inner rounding re-runs do nothing ahead, so there is nothing to tell apart.
-    checkpoints = _worst_of_shares(critical, excess, reductions.checkpoints) if scale.outer else ()
+    checkpoints = _worst_of_shares(critical, excess, reductions.checkpoints)
     rebuild = tuple(_rebuilding(instance, scale, i, len(instance.operations)) for i in range(len(instance.tensors)))
     return Reduced(sizes, excess, critical, checkpoints, _intervals(instance, scale, over, sizes), rebuild)
 

@@ -123,7 +123,9 @@ class SlackModel:
             for step in self.reruns.steps[g]:
                 end = "r" if step.by == interval.end else "y"
                 suffix = "" if step.by == interval.end else f"_{step.by}"
-                self.rebuilt[step] = self.program.variable(f"{end}_{name}{suffix}", 1, integer=True)
+                # A plan cannot say that a re-run comes early, so with inner rounding none does.
+                possible = int(self.scale.outer or step.by == interval.end)
+                self.rebuilt[step] = self.program.variable(f"{end}_{name}{suffix}", possible, integer=True)
             if interval.recompute:
                 self.r[g] = self.rebuilt[self.reruns.steps[g][-1]]
             if interval.swap and interval.recompute:
