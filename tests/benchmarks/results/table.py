@@ -65,22 +65,34 @@ def at_most(ideal: int, bound: int | None) -> str:
 
 def gap(makespan: int | None, bound: int | None) -> str:
     """Return the gap in percentage points of the makespan, rounded up to a hundredth."""
-    return MISSED if makespan is None or bound is None else f"{_up(10_000 * (makespan - bound), makespan) / 100:.2f}"
+    if bound is None:
+        return NONE
+    return MISSED if makespan is None else f"{_up(10_000 * (makespan - bound), makespan) / 100:.2f}"
 
 
 def largest_gap(table: Table, rows: list[Row]) -> str:
-    """Say what greedy's largest certified gap is."""
-    gaps = table.numbers(rows, "gap")
-    return f"Largest gap: {max(gaps):.2f} points." if gaps else ""
+    """Say what greedy's largest certified gap is, and where."""
+    gaps = [(float(row[table.columns.index("gap")]), row[0]) for row in rows if row[table.columns.index("gap")][:1].isdigit()]
+    worst, where = max(gaps, key=lambda pair: pair[0])
+    return f"Largest gap: {worst:.2f} points, at {where}."
 
 
-def largest_gap_and_gain(table: Table, rows: list[Row]) -> str:
-    """Say what greedy's largest gap is, and what it gains beyond every plan that only recomputes."""
-    gains = table.numbers(rows, GAIN)
-    words = f" Gain beyond every schedule that only recomputes: {min(gains):.2f} to {max(gains):.2f} points." if gains else ""
-    return largest_gap(table, rows) + words
+def recomputation(table: Table, rows: list[Row]) -> str:
+    """Say greedy's largest gap, what it gains beyond every schedule that only recomputes, and what it loses without swaps."""
+    words = [largest_gap(table, rows)]
+    if gains := table.numbers(rows, GAIN):
+        words.append(f"Gain beyond every schedule that only recomputes: {min(gains):.2f} to {max(gains):.2f} points.")
+    if ALONE in table.columns:
+        alone, best = table.columns.index(ALONE), table.columns.index(BEST)
+        losses = [
+            float(row[best].split(" to ")[1]) - float(row[alone]) for row in rows if row[best] != NONE and row[alone] != MISSED
+        ]
+        words.append(f"Greedy without swaps is at most {max(losses):.2f} points below the optimum of recomputation alone.")
+    return " ".join(words)
 
 
+ALONE = "recompute-only"
+BEST = "best recompute-only"
 GAIN = "gain, at least"
 
 
