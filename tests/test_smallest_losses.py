@@ -11,7 +11,8 @@ from slackswap_opt.formulations.exact_schedule import best_schedule
 from slackswap_opt.instance import Instance
 from tests.brute_force import SearchLimitError
 from tests.handmade import step
-from tests.smallest_losses import KINDS, Makespans, is_one, makespans, smaller, spelled, steps, summary
+from tests.small_steps import smaller, spelled, steps
+from tests.smallest_losses import KINDS, Makespans, is_one, makespans, summary
 from tests.tiny_instances import tiny_instances
 
 
