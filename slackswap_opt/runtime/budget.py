@@ -76,7 +76,9 @@ class MemoryBudget:
     clock
         ``"forward"`` to follow operations in forward only, which costs half; ``"whole"`` to follow them in backward too.
     verify
-        Whether the first step under each plan compares every saved tensor with a copy taken when it was saved.
+        Whether the first step under each plan is also carried out with everything swapped: its backward pass is run ahead on
+        copies of all that was saved, and every saved tensor and gradient of the real pass is compared with it, bit by bit.
+        Nothing of the pass ahead remains. `Verifying` says which passes are not run ahead, and what it takes.
     on_leave
         ``"warn"`` once for a plan that a step leaves, or ``"raise"`` at the end of the step's scope or backward pass.
     lanes
@@ -229,7 +231,7 @@ class MemoryBudget:
             path, self._record = self._record, None
             journal = Journal(whole, self._transfers)
             return PlannedStep(self._plans, journal, self._transfers, self._say, lambda: journal.write(path))
-        if self._verify and not all(plan.verified for plan in plans):
+        if self._verify and not all(plan.verified for plan in plans) and plans[0].had_gradients in (None, seen):
             execution: Execution = Verifying(whole, self._transfers)
         elif len(plans) > 1:
             execution = Choosing([plan.ready.usual for plan in plans], self._transfers)

@@ -7,7 +7,7 @@ not count, and neither does what runs while the clock is paused, such as the cop
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -51,6 +51,14 @@ class Clock(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return function(*args, **kwargs)
 
 
+class BackwardCall(NamedTuple):
+    """A call of autograd's engine: its entry, and what it is called with."""
+
+    engine: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
 class Border:
     """Where a step begins and ends: clock and hooks are active inside, and in backward passes wherever they run.
 
@@ -79,7 +87,7 @@ class Border:
         finally:
             self._active = False
 
-    def backward(self) -> AbstractContextManager[None]:
+    def backward(self, call: BackwardCall) -> AbstractContextManager[None]:
         """Return a context for one backward pass."""
         return self.active()
 
@@ -102,11 +110,12 @@ _engine: list[Callable[..., Any]] = []
 
 
 def _run_backward(*args: Any, **kwargs: Any) -> Any:
+    call = BackwardCall(_engine[0], args, kwargs)
     with ExitStack() as stack:
         for border in [reference() for reference in _open]:
             if border is not None:
-                stack.enter_context(border.backward())
-        return _engine[0](*args, **kwargs)
+                stack.enter_context(border.backward(call))
+        return call.engine(*args, **kwargs)
 
 
 def _catch_backward() -> None:

@@ -9,11 +9,12 @@ step does not do what its profile did, the program is left, and the step goes on
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
 
-from slackswap_opt.runtime.clock import Clock
+from slackswap_opt.runtime.clock import BackwardCall, Clock
 from slackswap_opt.runtime.holdings import Holdings
 from slackswap_opt.runtime.hooks import Handle, Ledger
 from slackswap_opt.runtime.live import unknown
@@ -163,6 +164,10 @@ class Execution(Clock):  # type: ignore[no-untyped-call]
             return saved.on(self.holdings.obtain(saved.record))
         finally:
             self._paused -= 1
+
+    def backward(self, call: BackwardCall) -> AbstractContextManager[None]:
+        """Return a context for a backward pass that the clock follows."""
+        return nullcontext()
 
     def begin_backward(self) -> None:
         """Let the clock stand still: from now on it counts what autograd asks for."""

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 from torch.utils._python_dispatch import _get_current_dispatch_mode, _get_current_dispatch_mode_stack, _pop_mode, _push_mode
 
-from slackswap_opt.runtime.clock import Border
+from slackswap_opt.runtime.clock import BackwardCall, Border
 from slackswap_opt.runtime.execute import Execution
 from slackswap_opt.runtime.live import is_out_of_memory
 
@@ -56,7 +56,7 @@ class Running(Border):
             yield
 
     @contextmanager
-    def backward(self) -> Iterator[None]:
+    def backward(self, call: BackwardCall) -> Iterator[None]:
         """Return a context for one backward pass."""
         if self._in_backward:
             yield
@@ -70,7 +70,7 @@ class Running(Border):
                         yield
                     self.execution.end_backward()
                 else:
-                    with self.active():
+                    with self.execution.backward(call), self.active():
                         yield
         finally:
             self._in_backward = False

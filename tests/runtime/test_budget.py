@@ -1,46 +1,18 @@
 """The door: any training loop within a budget, with the results of plain training, and clear words where it cannot be."""
 
-from collections.abc import Callable
 from contextlib import suppress
-from random import Random
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from slackswap_opt.files import InputError
-from slackswap_opt.instance import Instance
 from slackswap_opt.runtime import profile
 from slackswap_opt.runtime.allowance import Usage, allowance
 from slackswap_opt.runtime.budget import MemoryBudget, PlanLeftError, PlanLeftWarning
-from slackswap_opt.runtime.transfers import Transfers
-from slackswap_opt.runtime.verify import VerificationError
 from slackswap_opt.schedule import Schedule
 from tests.runtime.loops import Net, Scope, batches, compare, everything, followed, ordinary
-from tests.runtime.plans import random_plan, recompute_all, schedule_of, swap_all
-
-
-@pytest.mark.parametrize("plan", [swap_all, recompute_all, lambda instance: random_plan(instance, Random(8))])
-def test_each_first_step_verifies_what_comes_back(plan: Callable[[Instance], object]) -> None:
-    budget = everything(lambda instance: schedule_of(instance, plan(instance)), verify=True)  # type: ignore[arg-type]
-    compare(ordinary, budget)
-    assert followed(budget) == [4]
-    assert budget._plans[0].verified
-
-
-def test_verification_finds_a_wrong_bit(monkeypatch: pytest.MonkeyPatch) -> None:
-    offload = Transfers.offload
-
-    def spoilt(self: Transfers, *args: object) -> object:
-        copy = offload(self, *args)  # type: ignore[arg-type]
-        copy.slot.contents[3] ^= 1
-        return copy
-
-    monkeypatch.setattr(Transfers, "offload", spoilt)
-    budget = everything(lambda instance: schedule_of(instance, swap_all(instance)), verify=True)
-    with pytest.raises(VerificationError, match="came back with other bits than it was saved with"):
-        ordinary(Net(), budget.step)
-    budget.close()
+from tests.runtime.plans import schedule_of, swap_all
 
 
 @pytest.mark.parametrize("share", ["60%", "75%", "95%"])
