@@ -1,21 +1,16 @@
-"""Drafts of plans: the idle intervals that are to be decided, as arrays, and what some decisions cost and leave over budget."""
+"""Drafts of plans: what some decisions cost and leave over budget, and what else must be decided until they fit."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from heapq import heapify, heappop, heappush
 
 import numpy as np
 from numpy.typing import NDArray
 
+from slackswap_opt.candidates import Candidates, Integers, RecomputeCosts
 from slackswap_opt.instance import Instance
 from slackswap_opt.place import Placement, PlacementError, place_and_judge
 from slackswap_opt.plan import Decision, Plan
 from slackswap_opt.returns import Companions, EarlyReturns
-
-Integers = NDArray[np.int64]
-
-CLOSURE_LIMIT = 500
-"""Operations in a closure beyond which recomputation is not considered: keeps the method near-linear on long dead chains."""
 
 KEEP, SWAP, RECOMPUTE = range(3)
 DECISIONS = (Decision.KEEP, Decision.SWAP, Decision.RECOMPUTE)
@@ -68,42 +63,11 @@ class Found:
         return self.placement.timeline.makespan
 
 
-class SlackSwap:
-    """The candidates of an instance, as arrays, and the drafts that swap and recompute them."""
+class SlackSwap(Candidates):
+    """Drafts that swap and recompute the candidates of an instance."""
 
     def __init__(self, instance: Instance, *, swap: bool, recompute: bool) -> None:
-        self.instance = instance
-        self.budget = instance.budget if instance.budget is not None else instance.peak
-        self.memory = np.array(instance.keep_all_memory, dtype=np.int64)
-        self.durations = np.array([operation.duration for operation in instance.operations], dtype=np.int64)
-        over = np.concatenate(([0], np.cumsum(self.memory > self.budget)))
-        self.numbers = [
-            g
-            for g, (tensor, start, end) in enumerate(instance.idle_intervals)
-            if over[end] > over[start + 1] and instance.tensors[tensor].size > 0
-        ]
-        chosen = [instance.idle_intervals[g] for g in self.numbers]
-        self.tensor = np.array([interval.tensor for interval in chosen], dtype=np.int64)
-        self.start = np.array([interval.start for interval in chosen], dtype=np.int64)
-        self.end = np.array([interval.end for interval in chosen], dtype=np.int64)
-        self.size = np.array([instance.tensors[interval.tensor].size for interval in chosen], dtype=np.int64)
-        self.produced = np.array([instance.writers[interval.tensor][0] for interval in chosen], dtype=np.int64)
-        self.can_swap = np.array([swap and instance.tensors[interval.tensor].swappable for interval in chosen], dtype=bool)
-        self.closures: dict[int, frozenset[int]] = {}
-        """For each candidate that can be recomputed, the operations to run again."""
-        for c, interval in enumerate(chosen):
-            if recompute and instance.can_recompute(interval):
-                closure = _closure(instance, interval.tensor, interval.end)
-                if closure is not None:
-                    self.closures[c] = closure
-        self.out_work = np.array([instance.link.offload_time(int(m)) for m in self.size], dtype=np.float64)
-        self.in_work = np.array([instance.link.prefetch_time(int(m)) for m in self.size], dtype=np.float64)
-        self.small = self.out_work <= 2.0 * instance.link.latency
-        """Whether a copy takes longer to start than to move: such tensors are swapped last."""
-        self.using: dict[int, list[int]] = {}
-        for c, closure in self.closures.items():
-            for t in closure:
-                self.using.setdefault(t, []).append(c)
+        super().__init__(instance, swap=swap, recompute=recompute)
         self.companions = Companions(self)
         self.share = 1.0
         """The share of the room there is that recomputed tensors may fill before their intervals end."""
@@ -124,7 +88,7 @@ class SlackSwap:
 
         Last come, in the same order, those whose re-runs would bring more back early than there is room for.
         """
-        costs, returns = _Costs(self, draft, among), self.returns_of(draft).copy()
+        costs, returns = RecomputeCosts(self, draft.reruns, among), self.returns_of(draft).copy()
         while (c := costs.cheapest()) is not None:
             if returns.take(c):
                 yield c, costs.take(c)
@@ -137,7 +101,7 @@ class SlackSwap:
     def returns_of(self, draft: Draft) -> EarlyReturns:
         """Return what the re-runs of a draft bring back early."""
         if draft.returns is None:
-            draft.returns = EarlyReturns(self)
+            draft.returns = EarlyReturns(self, self.companions, self.share)
             for c in np.flatnonzero(draft.decisions == RECOMPUTE).tolist():
                 draft.returns.add(c)
         return draft.returns
@@ -278,56 +242,6 @@ class SlackSwap:
                 draft.pressure[error.operation] += error.excess
 
 
-class _Costs:
-    """What recomputing each candidate adds, given what is taken already: a heap with stale entries.
-
-    The cost falls when a candidate that shares operations with it is taken.
-    """
-
-    def __init__(self, search: SlackSwap, draft: Draft, among: Integers) -> None:
-        self.search, self.rerun = search, set(draft.reruns)
-        self.later: list[int] = []
-        self.of = {c: self._sum(c) for c in among.tolist() if c in search.closures}
-        self.heap = [self._key(c) for c in self.of]
-        heapify(self.heap)
-
-    def _sum(self, c: int) -> int:
-        return sum(int(self.search.durations[t]) for t in self.search.closures[c] if t not in self.rerun)
-
-    def _key(self, c: int) -> tuple[float, int, int, int]:
-        return self.of[c] / int(self.search.size[c]), -int(self.search.produced[c]), c, self.of[c]
-
-    def cheapest(self) -> int | None:
-        """Return the candidate that adds least a byte, ties to the later produced, or None if none is left."""
-        while self.heap:
-            *_, c, nanoseconds = heappop(self.heap)
-            if self.of.get(c) == nanoseconds:
-                return c
-        return None
-
-    def take(self, c: int) -> int:
-        """Take a candidate, and return what it adds."""
-        nanoseconds = self.of.pop(c)
-        for t in self.search.closures[c] - self.rerun:
-            self.rerun.add(t)
-            for other in self.search.using[t]:
-                if other in self.of:
-                    self.of[other] -= int(self.search.durations[t])
-                    heappush(self.heap, self._key(other))
-        return nanoseconds
-
-    def put_off(self, c: int) -> None:
-        """Leave a candidate out until `bring_up`."""
-        del self.of[c]
-        self.later.append(c)
-
-    def bring_up(self) -> None:
-        """Put what was put off among the candidates again."""
-        self.of = {c: self._sum(c) for c in self.later}
-        self.heap = [self._key(c) for c in self.of]
-        heapify(self.heap)
-
-
 def _binned(positions: Integers, work: NDArray[np.float64], length: int) -> NDArray[np.float64]:
     """Return the sum of `work` at each position below `length`."""
     return np.bincount(positions, weights=work, minlength=length)[:length].astype(np.float64)
@@ -337,24 +251,3 @@ def _backlog(arriving: NDArray[np.float64], time: NDArray[np.float64]) -> NDArra
     """Return a single server's backlog just after the arrivals at each of the rising times `time`, in units of time."""
     free = np.cumsum(arriving) - time
     return free - np.minimum.accumulate(free - arriving)
-
-
-def _closure(instance: Instance, tensor: int, end: int) -> frozenset[int] | None:
-    """Return the operations to run again for `tensor` just before operation `end`, if what is alive there is on the device.
-
-    Operands whose life has ended by then are rebuilt too. None if one of them cannot be, or there are more than CLOSURE_LIMIT.
-    """
-    accesses, operations, writers, rebuildable = instance.accesses, instance.operations, instance.writers, instance.rebuildable
-    closure: set[int] = set()
-    wanted = [tensor]
-    while wanted:
-        i = wanted.pop()
-        if not rebuildable[i] or len(closure) > CLOSURE_LIMIT:
-            return None
-        for t in writers[i]:
-            if t not in closure:
-                closure.add(t)
-                for j in operations[t].reads:
-                    if accesses[j][-1] < end and j != i:
-                        wanted.append(j)
-    return frozenset(closure)

@@ -15,7 +15,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from slackswap_opt.drafts import KEEP, RECOMPUTE, SWAP, Integers, SlackSwap
+from slackswap_opt.candidates import Integers
+from slackswap_opt.drafts import KEEP, RECOMPUTE, SWAP, SlackSwap
 
 MOST_WAITS = 12
 """Operations over budget whose waits are worked out one after the other; later ones are taken to wait no longer."""

@@ -14,12 +14,10 @@ need some of that room, and so do the re-runs themselves: where they get too lit
 
 import copy
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from slackswap_opt.drafts import SlackSwap
+from slackswap_opt.candidates import Candidates
 
 LONGEST = 200
 """Candidates that one re-run may bring back early: keeps the search near-linear."""
@@ -28,15 +26,15 @@ LONGEST = 200
 class Companions:
     """Which candidates the re-runs of each candidate read while they are idle, and the other way round."""
 
-    def __init__(self, search: "SlackSwap") -> None:
+    def __init__(self, candidates: Candidates) -> None:
         of_tensor: dict[int, list[int]] = {}
-        for c, i in enumerate(search.tensor.tolist()):
+        for c, i in enumerate(candidates.tensor.tolist()):
             of_tensor.setdefault(i, []).append(c)
         self.of: dict[int, tuple[int, ...]] = {}
         self.needed_by: dict[int, list[int]] = {}
-        start, end = search.start.tolist(), search.end.tolist()
-        for c, closure in search.closures.items():
-            read = {i for t in closure for i in search.instance.operations[t].reads}
+        start, end = candidates.start.tolist(), candidates.end.tolist()
+        for c, closure in candidates.closures.items():
+            read = {i for t in closure for i in candidates.instance.operations[t].reads}
             idle = (g for i in read for g in of_tensor.get(i, ()) if g != c and start[g] < end[c] < end[g])
             self.of[c] = tuple(sorted(idle))
             for g in self.of[c]:
@@ -46,6 +44,13 @@ class Companions:
 class EarlyReturns:
     """The recomputed candidates so far, and the bytes of those that come back early.
 
+    Parameters
+    ----------
+    candidates, companions
+        All there are, and which of them come back with which.
+    share
+        The factor alpha of the room that there is.
+
     Attributes
     ----------
     back
@@ -54,12 +59,12 @@ class EarlyReturns:
         For each operation the bytes that are back before their interval ends.
     """
 
-    def __init__(self, search: "SlackSwap") -> None:
-        self.search, self.companions = search, search.companions
-        worst = max(1, int(search.memory.max(initial=0)))
-        self.room = search.share * search.budget * (1.0 - search.memory / worst)
+    def __init__(self, candidates: Candidates, companions: Companions, share: float) -> None:
+        self.candidates, self.companions = candidates, companions
+        worst = max(1, int(candidates.memory.max(initial=0)))
+        self.room = share * candidates.budget * (1.0 - candidates.memory / worst)
         self.back: dict[int, int] = {}
-        self.bytes = np.zeros(len(search.memory), dtype=np.int64)
+        self.bytes = np.zeros(len(candidates.memory), dtype=np.int64)
 
     def copy(self) -> "EarlyReturns":
         """Return a copy of its own."""
@@ -80,7 +85,7 @@ class EarlyReturns:
         first, last = self._note(moved)
         if (self.bytes[first:last] <= self.room[first:last]).all():
             return True
-        self._note({g: before.get(g, int(self.search.end[g])) for g in moved})
+        self._note({g: before.get(g, int(self.candidates.end[g])) for g in moved})
         for g in moved.keys() - before.keys():
             del self.back[g]
         return False
@@ -88,7 +93,7 @@ class EarlyReturns:
     def _moved(self, c: int) -> dict[int, int]:
         """Return where candidates are back that come back earlier once `c` is recomputed, itself among them."""
         needed_by = self.companions.needed_by.get(c, ())
-        moved = {c: min((self.back[g] for g in needed_by if g in self.back), default=int(self.search.end[c]))}
+        moved = {c: min((self.back[g] for g in needed_by if g in self.back), default=int(self.candidates.end[c]))}
         waiting = [c]
         while waiting and len(moved) <= LONGEST:
             g = waiting.pop()
@@ -103,7 +108,7 @@ class EarlyReturns:
         """Write down where candidates are back, and return the operations between which memory has changed."""
         first, last = len(self.bytes), 0
         for c, back in moved.items():
-            old, size = self.back.get(c, int(self.search.end[c])), int(self.search.size[c])
+            old, size = self.back.get(c, int(self.candidates.end[c])), int(self.candidates.size[c])
             self.bytes[min(old, back) : max(old, back)] += size if back < old else -size
             self.back[c] = back
             first, last = min(first, old, back), max(last, old, back)

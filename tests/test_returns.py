@@ -21,6 +21,10 @@ CHAIN = step(
 )
 
 
+def early_returns(search: SlackSwap) -> EarlyReturns:
+    return EarlyReturns(search, search.companions, search.share)
+
+
 def candidate(search: SlackSwap, name: str) -> int:
     (c,) = (c for c, i in enumerate(search.tensor.tolist()) if search.instance.tensors[i].name == name)
     return c
@@ -37,7 +41,7 @@ def test_neighbours_on_a_chain_are_companions() -> None:
 def test_an_operand_comes_back_with_what_is_made_of_it() -> None:
     search = SlackSwap(CHAIN, swap=True, recompute=True)
     x2, x3, x4 = (candidate(search, name) for name in ("x2", "x3", "x4"))
-    returns = EarlyReturns(search)
+    returns = early_returns(search)
     returns.add(x3)
     assert (returns.back, returns.bytes.sum()) == ({x3: 8}, 0)
     # x2 is wanted for x3, before operation 8; its own end is 9.
@@ -55,14 +59,14 @@ def test_what_there_is_no_room_for_is_not_taken() -> None:
     # 30 (1 - 50 / 60) = 5 bytes early in 7 and for 10 in 8: x2 may be back for x3, x3 not for x4.
     search = SlackSwap(CHAIN, swap=True, recompute=True)
     x2, x3, x4 = (candidate(search, name) for name in ("x2", "x3", "x4"))
-    returns = EarlyReturns(search)
+    returns = early_returns(search)
     assert returns.room.tolist() == pytest.approx([25, 20, 15, 10, 5, 0, 0, 5, 10, 15, 20, 25])
     assert [returns.take(c) for c in (x3, x4, x2)] == [True, False, True]
     assert returns.back == {x3: 8, x2: 8}
     assert returns.bytes.tolist() == [0] * 8 + [10] + [0] * 3
     search.share = 0.5
-    assert [EarlyReturns(search).take(c) for c in (x3, x2)] == [True, True]
-    halved = EarlyReturns(search)
+    assert [early_returns(search).take(c) for c in (x3, x2)] == [True, True]
+    halved = early_returns(search)
     assert [halved.take(c) for c in (x3, x2)] == [True, False]
 
 
@@ -78,7 +82,7 @@ def test_those_without_room_come_last() -> None:
 @given(instances(max_tensors=8, max_operations=12, budgets=(0, 60)))
 def test_copies_and_orders_do_not_matter(instance: Instance) -> None:
     search = SlackSwap(instance, swap=True, recompute=True)
-    forth, back = EarlyReturns(search), EarlyReturns(search)
+    forth, back = early_returns(search), early_returns(search)
     for c in search.closures:
         before = (dict(forth.back), forth.bytes.tolist())
         forth.copy().add(c)
@@ -96,7 +100,7 @@ def test_copies_and_orders_do_not_matter(instance: Instance) -> None:
 @given(instances(max_tensors=8, max_operations=12, budgets=(0, 60)))
 def test_a_refusal_changes_nothing(instance: Instance) -> None:
     search = SlackSwap(instance, swap=True, recompute=True)
-    returns = EarlyReturns(search)
+    returns = early_returns(search)
     for c in search.closures:
         before = (dict(returns.back), returns.bytes.tolist())
         if not returns.take(c):
