@@ -8,6 +8,9 @@ from statistics import median
 from slackswap_opt.runtime.planned import Ready
 from slackswap_opt.units import format_percent, format_size, format_time
 
+BESIDE = 20
+"""What the host takes beside the operations is told from one in this many of the predicted step on."""
+
 
 @dataclass(frozen=True, slots=True)
 class StepRecord:
@@ -62,10 +65,25 @@ class PlanReport:
     ready: Ready
     steps: tuple[StepRecord, ...]
 
+    def beside(self) -> int | None:
+        """Return the nanoseconds of a step that are neither its operations' nor waits, or None if no step followed the plan.
+
+        Predicted times are made of operations and copies. What Python, autograd and the hooks of the runtime take, and gaps
+        between operations, are in no profile: they show as the median of the measured steps, less waits, less what the
+        operations were predicted to take.
+        """
+        timeline = self.ready.usual.program.timeline
+        operations = timeline.makespan - timeline.offload_stall - timeline.prefetch_stall
+        times = [step.time - step.offload_stall - step.prefetch_stall - operations for step in self._followed()]
+        return round(median(times)) if times else None
+
+    def _followed(self) -> list[StepRecord]:
+        return [step for step in self.steps if step.complete and not step.reason]
+
     def rows(self) -> list[tuple[str, str, str]]:
         """Return rows of a table: what, predicted, and measured as the median of the steps that followed the plan."""
         timeline = self.ready.usual.program.timeline
-        followed = [step for step in self.steps if step.complete and not step.reason]
+        followed = self._followed()
         peaks = [step.peak for step in followed if step.peak is not None]
 
         def measured(values: list[int]) -> int | None:
@@ -127,6 +145,11 @@ def _table(plan: PlanReport) -> list[str]:
         *(f"{what:22}{predicted:>14}{seen:>14}" for what, predicted, seen in plan.rows()),
         f"{'host memory':22}{format_size(plan.ready.host):>14}",
     ]
+    beside = plan.beside()
+    if beside is not None and beside * BESIDE > program.timeline.makespan:
+        each = format_time(round(beside / len(program)))
+        what = "Python, autograd and the runtime, which no prediction holds"
+        lines.append(f"{what}: {format_time(beside)} of the step, {each} an operation")
     reasons = Counter(step.reason for step in plan.steps if step.reason)
     lines += [f"left by {count} of {len(plan.steps)} steps: {reason}" for reason, count in reasons.items()]
     return lines + [f"held by something unknown: '{name}', {format_size(size)}" for name, size in _unexpected(plan)]
