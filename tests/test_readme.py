@@ -3,6 +3,8 @@
 import re
 import shlex
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -34,11 +36,27 @@ def test_commands_are_understood(command: str) -> None:
 
 
 def test_the_three_lines_run(capsys: pytest.CaptureFixture[str]) -> None:
-    (lines,) = blocks("python")
+    lines, _ = blocks("python")
     assert len([line for line in lines.splitlines() if line]) == 3
     exec(compile(lines, "README.md", "exec"), {})
     printed = capsys.readouterr().out.strip()
     assert printed in README
+
+
+def test_the_loop_trains(capsys: pytest.CaptureFixture[str]) -> None:
+    torch = pytest.importorskip("torch")
+    _, lines = blocks("python")
+    torch.manual_seed(0)
+    layers = torch.nn.Sequential(*(torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.Tanh()) for _ in range(8)))
+    optimizer = torch.optim.SGD(layers.parameters(), lr=0.1)
+
+    def model(batch: Any) -> SimpleNamespace:
+        return SimpleNamespace(loss=layers(batch).square().mean())
+
+    exec(compile(lines, "README.md", "exec"), {"loader": [torch.randn(256, 16)] * 5, "model": model, "optimizer": optimizer})
+    report = capsys.readouterr().out
+    assert "1 planned for" in report
+    assert "left by" not in report
 
 
 def test_links_lead_somewhere_and_the_picture_is_small() -> None:

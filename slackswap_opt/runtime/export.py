@@ -21,6 +21,8 @@ from slackswap_opt.schedule import Action, Schedule
 from slackswap_opt.simulate import simulate
 from slackswap_opt.units import format_size
 
+Contexts = tuple[AbstractContextManager[Any], AbstractContextManager[Any]]
+
 _IGNORED = frozenset(("aten.detach.default",))
 """Operators that selective checkpointing does not count."""
 
@@ -40,17 +42,30 @@ class Region:
     module: str
     operations: tuple[tuple[str, bool], ...]
 
-    def context_fn(self) -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
-        """Return the two contexts that `torch.utils.checkpoint.checkpoint` asks for."""
-        # Older versions of PyTorch ask again while they recompute.
-        counted = {again: iter(self.operations) for again in (False, True)}
+    @property
+    def context_fn(self) -> "partial[Contexts]":
+        """What `torch.utils.checkpoint.checkpoint` calls for its two contexts."""
+        # A partial of a plain function, since the compiler takes no method here.
+        return partial(contexts, self.operations)
 
-        def policy(context: Any, function: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
-            name, saved = next(counted[context.is_recompute], ("", False))
-            return CheckpointPolicy.MUST_SAVE if saved and name == str(function) else CheckpointPolicy.MUST_RECOMPUTE
 
-        forward, recompute = create_selective_checkpoint_contexts(policy)  # type: ignore[no-untyped-call]
-        return forward, recompute
+def contexts(operations: tuple[tuple[str, bool], ...]) -> Contexts:
+    """Return the contexts of a region's forward pass and of its recomputation.
+
+    Calls are counted by operator: a compiler, or another version of PyTorch, may see other views between them.
+    """
+    calls: dict[str, list[bool]] = {}
+    for name, saved in operations:
+        calls.setdefault(name, []).append(saved)
+    # Older versions of PyTorch ask again while they recompute.
+    remaining = {again: {name: iter(saved) for name, saved in calls.items()} for again in (False, True)}
+
+    def policy(context: Any, function: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+        saved = next(remaining[context.is_recompute].get(str(function), iter(())), False)
+        return CheckpointPolicy.MUST_SAVE if saved else CheckpointPolicy.MUST_RECOMPUTE
+
+    forward, recompute = create_selective_checkpoint_contexts(policy)  # type: ignore[no-untyped-call]
+    return forward, recompute
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,10 @@ then waits as long as a link of the given bandwidth would have made it wait; dur
 its profiling steps. The share of the copies' time that lies beside computation is that of the judge's timeline, and that
 of the trace of one more step, which `--traces FOLDER` keeps for a viewer; both with the clock that runs throughout.
 
-`--clock processor` counts what this thread computes and what it waits for copies, instead of the time on the wall: so figures
-mean something on a machine that others use too. It still sees what they do to caches and memory.
+Steps without a plan alternate with those under one, so that a machine that grows slower does so for both: *retained* is the
+share of a plain step's speed that is left. `--clock processor` counts what this thread computes and what it waits for copies,
+instead of the time on the wall: so figures mean something on a machine that others use too, though it still sees what they do
+to caches and memory.
 """
 
 import argparse
@@ -77,6 +79,7 @@ class Row:
     budget: int
     bandwidth: int
     plain: int
+    ideal: int
     predicted: int
     measured: tuple[int, ...]
     stall: int
@@ -106,12 +109,13 @@ def overlap(trace: str) -> float:
 def row(step: Step, clock: Clock, limit: int, bandwidth: int, steps: int, path: Path) -> Row:
     """Train under one budget on one link, and write the trace of a step to `path`."""
     link = Link(bandwidth, bandwidth, LATENCY)
-    plain = [timed(step, clock) for _ in range(2 + steps)][2:]
     budget = MemoryBudget(limit, link=link, lanes=Rated(link, now=clock.now, sleep=clock.sleep))
     while not budget.report().plans:
         with budget.step():
             step()
-    for _ in range(steps):
+    plain = []
+    for _ in range(1 + steps):
+        plain.append(timed(step, clock))
         with budget.step():
             step()
     budget.record(path)
@@ -122,13 +126,14 @@ def row(step: Step, clock: Clock, limit: int, bandwidth: int, steps: int, path: 
     left = [record.reason for record in plan.steps if record.reason]
     if left:
         raise RuntimeError(f"a step left its plan: {left[0]}")
-    # The first step under the plan is warmer than no other; the last one is the traced one.
-    records = plan.steps[1:-1]
+    # The first step under the plan came before these, and the last one is the traced one.
+    records = plan.steps[-1 - steps : -1]
     program, timeline = plan.ready.whole.program, plan.ready.usual.program.timeline
     return Row(
         budget=limit,
         bandwidth=bandwidth,
-        plain=round(median(plain)),
+        plain=round(median(plain[1:])),
+        ideal=timeline.ideal,
         predicted=timeline.makespan,
         measured=tuple(record.time for record in records),
         stall=timeline.offload_stall + timeline.prefetch_stall,
@@ -160,22 +165,27 @@ def workload(size: str) -> Step:
     return step
 
 
-HEADS = ("budget", "link", "moved", "re-runs", "plain", "predicted", "measured", "ratio", "waits", "seen", "beside", "seen")
+HEADS = (
+    *("budget", "link", "moved", "re-runs", "plain", "predicted", "measured", "ratio"),
+    *("retained", "seen", "waits", "seen", "beside", "seen"),
+)
 
 
 def line(each: Row) -> str:
     """Return a row as a person reads it."""
+    measured = median(each.measured)
     cells = (
         format_size(each.budget),
         format_bandwidth(each.bandwidth),
         format_size(each.moved),
         str(each.reruns),
-        *map(format_time, (each.plain, each.predicted, round(median(each.measured)))),
+        *map(format_time, (each.plain, each.predicted, round(measured))),
         f"{each.ratio:.3f}",
+        *(f"{share:.1%}" for share in (each.ideal / each.predicted, each.plain / measured)),
         *map(format_time, (each.stall, each.waited)),
         *(f"{share:.1%}" for share in (each.overlap, each.overlap_seen)),
     )
-    return "".join(f"{cell:>12}" for cell in cells)
+    return "".join(f"{cell:>11}" for cell in cells)
 
 
 def main(arguments: list[str]) -> int:
@@ -192,7 +202,7 @@ def main(arguments: list[str]) -> int:
     clock = Wall() if options.clock == "wall" else Processor()
     step = workload(options.size)
     instance = profile(step, timed=False).instance
-    print("".join(f"{head:>12}" for head in HEADS))
+    print("".join(f"{head:>11}" for head in HEADS))
     with tempfile.TemporaryDirectory() as scratch, patch("time.perf_counter_ns", clock.now):
         folder = options.traces or Path(scratch)
         for share, rate in product(options.shares, options.bandwidths):
