@@ -262,6 +262,20 @@ def written_before_backward(model: Model, scope: Scope) -> list[object]:
     return []
 
 
+def written_after_the_scope(model: Model, scope: Scope) -> list[object]:
+    """The same, where the step was as planned until then."""
+    with scope():
+        x = model(inputs())
+        loss = x.square().mean()
+    with torch.no_grad():
+        x.add_(1)
+    try:
+        loss.backward()
+    except RuntimeError as error:
+        return ["modified by an inplace operation" in str(error)]
+    return []
+
+
 def forward_only_in_part(model: Model, scope: Scope) -> list[object]:
     with scope():
         loss = model.blocks[0](inputs()).square().mean()
@@ -284,6 +298,7 @@ DEVIATIONS: list[Deviation] = [
     an_unused_branch,
     part_of_a_graph,
     written_before_backward,
+    written_after_the_scope,
     forward_only_in_part,
 ]
 
