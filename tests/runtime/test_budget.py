@@ -53,8 +53,10 @@ def test_batches_of_several_shapes_choose_among_plans() -> None:
         return losses
 
     budget = everything()
-    with pytest.warns(PlanLeftWarning, match="its results are those of plain training"):
+    with pytest.warns(PlanLeftWarning, match="its results are those of plain training, but its memory is not bounded") as said:
         compare(ragged, budget)
+    assert len(said) == 1
+    assert "left by 1 of " in str(budget.report())
     # 12: profiled twice. 5: the first leaves the plan, two are profiled. Then all 9 follow one of the two plans.
     assert budget.report().profiled == 4
     assert sum(followed(budget)) == 9
