@@ -1,5 +1,6 @@
 """What is due where: the order at a place, what is managed, and the clock that stands still in backward passes."""
 
+from dataclasses import replace
 from functools import cache
 from random import Random
 
@@ -7,12 +8,15 @@ import pytest
 import torch
 from torch import nn
 
+from slackswap_opt.instance import Link
 from slackswap_opt.plan import Decision, Plan
 from slackswap_opt.runtime import Profile, profile
 from slackswap_opt.runtime.coarse import coarse
 from slackswap_opt.runtime.program import Program, program_of
 from slackswap_opt.schedule import Action, Instruction, Schedule
 from slackswap_opt.simulate import ScheduleError, simulate
+from slackswap_opt.solve import solve
+from slackswap_opt.timeline import Timeline
 from tests.runtime.plans import random_plan, schedule_of
 
 
@@ -117,20 +121,64 @@ def test_a_schedule_of_another_step_is_refused() -> None:
         program_of(small(), schedule)
 
 
+def done(program: Program) -> list[tuple[Action, int, int]]:
+    """Return what a program does, and at which place."""
+    return [(order.action, order.target, place) for place, orders in enumerate(program.places) for order in orders]
+
+
+def moments(program: Program) -> list[int]:
+    """Return the places that a clock sees which stands still in backward."""
+    (backward,) = program.passes
+    return sorted({clock for clock, _ in backward.asked} | set(range(backward.start + 1)) | {backward.end})
+
+
+@pytest.mark.parametrize("budget", [None, 0, 10**9])
 @pytest.mark.parametrize("seed", range(12))
-def test_a_clock_that_stands_still_does_the_same_no_earlier_and_in_the_same_order(seed: int) -> None:
+def test_a_clock_that_stands_still_does_the_same_in_time(seed: int, budget: int | None) -> None:
     result, random = layered(), Random(seed)
-    program = program_of(result, schedule_of(result.instance, random_plan(result.instance, random), random))
+    schedule = schedule_of(result.instance, random_plan(result.instance, random), random)
+    whole = program_of(result, schedule)
+    program = replace(whole, instance=whole.instance.with_budget(budget))
     standing = coarse(result, program)
     assert standing is not None
-    before = [(order.action, order.target, place) for place, orders in enumerate(program.places) for order in orders]
-    after = [(order.action, order.target, place) for place, orders in enumerate(standing.places) for order in orders]
-    assert [pair[:2] for pair in after] == [pair[:2] for pair in before]
-    assert all(late >= early for (*_, early), (*_, late) in zip(before, after, strict=True))
-    (backward,) = standing.passes
-    seen = {clock for clock, _ in backward.asked} | set(range(backward.start + 1)) | {backward.end}
-    assert {place for *_, place in after} <= seen
+    seen = moments(standing)
+    assert {place for *_, place in done(standing)} <= set(seen)
+    for action in Action:
+        before = [(target, place) for kind, target, place in done(program) if kind is action]
+        after = [(target, place) for kind, target, place in done(standing) if kind is action]
+        assert sorted(target for target, _ in after) == sorted(target for target, _ in before)
+        # Nothing is late: at the first moment that is seen, or copies back at the last one before.
+        for target in {target for target, _ in before}:
+            for early, late in zip(*([p for t, p in each if t == target] for each in (before, after)), strict=True):
+                following = next(place for place in seen if place >= early)
+                preceding = max(place for place in seen if place <= early)
+                assert late == following or (action is Action.PREFETCH and late == preceding)
     assert standing.timeline.offloaded == program.timeline.offloaded
+    assert budget or all(late >= early for (*_, early), (*_, late) in zip(done(program), done(standing), strict=True))
+
+
+def test_copies_back_begin_early_where_memory_allows() -> None:
+    result = layered()
+    # Copies of 96 bytes take as long as three or four operations: they have to begin between the moments that the clock sees.
+    operations = tuple(replace(operation, duration=100) for operation in result.instance.operations)
+    instance = replace(result.instance, operations=operations, link=Link(3 * 10**8, 3 * 10**8))
+    schedule = solve(instance, budget="75%", method="swap-only").schedule
+    assert schedule is not None
+    program = program_of(result, schedule, instance)
+    assert program.timeline.makespan == instance.ideal
+
+    def standing(budget: int) -> Timeline:
+        found = coarse(result, replace(program, instance=instance.with_budget(budget)))
+        assert found is not None
+        return found.timeline
+
+    late, early = standing(0), standing(10**9)
+    assert early.makespan == instance.ideal < late.makespan
+    assert early.peak > late.peak
+    # With no more memory than if all were late, some are early.
+    some = standing(late.peak)
+    assert some.peak == late.peak
+    assert early.makespan < some.makespan < late.makespan
 
 
 def test_a_pass_is_all_that_backward_does() -> None:
