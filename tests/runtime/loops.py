@@ -130,6 +130,22 @@ def scaled(model: Net, scope: Scope) -> list[object]:
     return losses
 
 
+def backward_under_autocast(model: Net, scope: Scope) -> list[object]:
+    """Part of forward leaves autocast, and backward does not: what runs again must not meet it."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    losses: list[object] = []
+    for x in batches(6):
+        with scope(), torch.autocast("cpu", dtype=torch.bfloat16):
+            y = model.layers[0](x)
+            with torch.autocast("cpu", enabled=False):
+                loss = model(y.float()).square().mean()
+            loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses
+
+
 def evaluating(model: Net, scope: Scope) -> list[object]:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     found: list[object] = []
@@ -374,6 +390,7 @@ LOOPS: dict[Loop, int] = {
     backward_outside: 4,
     accumulating: 12,
     scaled: 6,
+    backward_under_autocast: 4,
     evaluating: 4,
     checkpointed: 4,
     with_hooks: 4,
