@@ -8,8 +8,8 @@ from tests.benchmarks.results.table import Row, Table
 
 PAGE = Path(__file__).parents[3] / "docs" / "results.md"
 TABLES: dict[str, Table] = {**paper.TABLES, **sweeps.TABLES}
-TIMES = "times"
-"""The name of what is no table: the time that bounds take."""
+SUMMARY, TIMES = "summary", "times"
+"""Names of what is made otherwise: a summary of the other tables, and the time that bounds take."""
 
 
 def command(name: str) -> str:

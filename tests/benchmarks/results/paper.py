@@ -40,7 +40,7 @@ def reading(model: str, name: str) -> Instance:
 
 def reading_row(model: str, name: str) -> Row:
     """Return the paper's figure, greedy, bound and gap under one reading."""
-    _, cells = judged(reading(model, name))
+    _, _, cells = judged(reading(model, name))
     return (f"{model}, {name}", f"{FIGURES[model] / 10:.1f}", *cells)
 
 

@@ -42,15 +42,18 @@ class Table:
 
     def markdown(self, rows: list[Row]) -> str:
         """Return rows as a Markdown table, with what they come to below it."""
-        lines = [self.columns, ("---",) * len(self.columns), *rows]
-        text = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-        closing = self.closing(self, rows)
+        text, closing = markdown(self.columns, rows), self.closing(self, rows)
         return f"{text}\n\n{closing}" if closing else text
 
     def numbers(self, rows: list[Row], column: str) -> list[float]:
         """Return the numbers of one column, without cells that hold a word."""
         place = self.columns.index(column)
         return [float(row[place]) for row in rows if row[place][:1].isdigit() or row[place][:1] == "-"]
+
+
+def markdown(columns: Row, rows: list[Row]) -> str:
+    """Return a table as Markdown."""
+    return "\n".join(f"| {' | '.join(line)} |" for line in (columns, ("---",) * len(columns), *rows))
 
 
 def reached(result: Result) -> str:
