@@ -89,7 +89,9 @@ class LocalSearch:
     def __init__(self, search: SlackSwap, found: Found, effort: Effort) -> None:
         self.of, self.found, self.effort = search, found, effort
         self.estimate = Estimate(search)
-        self.decisions: Decisions = search.drafted(found.plan).decisions
+        # A plan that keeps tails may recompute what drafts cannot, since these rebuild all that has died.
+        chosen = [DECISIONS.index(found.plan.intervals[g]) for g in search.numbers]
+        self.decisions: Decisions = np.array(chosen, dtype=np.int8)
         self.estimates = self.placements = 0
         self.placed: set[bytes] = set()
 
@@ -187,7 +189,7 @@ class _Neighbours:
         return sum(int(self.of.durations[t]) for t in self.of.closures[c])
 
     def _freed(self, c: int) -> int:
-        return sum(int(self.of.durations[t]) for t in self.of.closures[c] if self.users[t] == 1)
+        return sum(int(self.of.durations[t]) for t in self.of.closures.get(c, ()) if self.users[t] == 1)
 
     def _added(self, c: int) -> int:
         return sum(int(self.of.durations[t]) for t in self.of.closures[c] if self.users[t] == 0)

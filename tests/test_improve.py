@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 
-from slackswap_opt import load
+from slackswap_opt import load, solve
 from slackswap_opt.drafts import RECOMPUTE, Found, NoPlanError, SlackSwap
 from slackswap_opt.greedy import greedy
 from slackswap_opt.improve import Effort, LocalSearch, improved
@@ -96,6 +96,15 @@ def test_a_swap_becomes_a_re_run_while_another_tensor_is_swapped() -> None:
     after = improved(instance, first)
     assert (first.makespan, after.makespan) == (9, 8)
     assert after.plan == plan(instance, "a recompute", "b swap")
+
+
+def test_a_search_begins_from_a_re_run_that_a_kept_tail_makes_possible() -> None:
+    # To run g again takes a, which f cannot give again: it is kept for that.
+    instance = step("f! 1: -> a=1", "g 1: a -> b=2", "h 1 +2: ->", "i 1: b ->", budget=3)
+    first = placed(instance, plan(instance, "b recompute", tails="a keep"))
+    assert first.makespan == instance.ideal + 1
+    assert improved(instance, first) == first
+    assert solve(instance, "auto").makespan == first.makespan
 
 
 def test_what_else_a_plan_decides_stays() -> None:
