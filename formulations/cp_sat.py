@@ -5,6 +5,7 @@ from importlib.util import find_spec
 
 from slackswap_opt.files import InputError
 from slackswap_opt.formulations.linear import LinearProgram
+from slackswap_opt.formulations.presolve import FOR_PLANS
 from slackswap_opt.formulations.process import solve_in_process
 from slackswap_opt.formulations.rounding import Rounding, Units
 from slackswap_opt.formulations.slack import SlackModel
@@ -29,7 +30,7 @@ def model_for(instance: Instance) -> SlackModel:
         If it is too large in all of them.
     """
     for units in _units(instance):
-        model = SlackModel(instance, rounding=Rounding.INNER, units=units)
+        model = SlackModel(instance, rounding=Rounding.INNER, units=units, reductions=FOR_PLANS)
         if not too_large(model.program):
             return model
     raise InputError(f"'{instance.name}' is too large for cp-sat: {too_large(model.program)}; choose another method")

@@ -6,6 +6,7 @@ from typing import Any
 
 from slackswap_opt.files import InputError, shown
 from slackswap_opt.formulations.linear import LinearProgram
+from slackswap_opt.formulations.presolve import FOR_PLANS
 from slackswap_opt.formulations.process import run, solve_in_process
 from slackswap_opt.formulations.rounding import Rounding, Units
 from slackswap_opt.formulations.slack import SlackModel
@@ -28,7 +29,7 @@ def model_for(instance: Instance) -> SlackModel:
     """
     size = sum(tensor.size for tensor in instance.tensors)
     units = Units(size=1 << max(0, size.bit_length() - BITS), time=(instance.ideal >> BITS) + 1, precision=12)
-    return SlackModel(instance, rounding=Rounding.INNER, units=units)
+    return SlackModel(instance, rounding=Rounding.INNER, units=units, reductions=FOR_PLANS)
 
 
 def solver_name(name: str | None) -> str:

@@ -46,6 +46,10 @@ class Reductions:
         return cls(negligible=instance.peak >> 16, rows=256, merge=False)
 
 
+FOR_PLANS = Reductions(merge=False)
+"""Those that a model for plans can afford: merged steps lend a copy link time from before its tensor was written."""
+
+
 class Interval(NamedTuple):
     """An idle interval that is decided: one that covers an operation over budget and is not empty.
 
