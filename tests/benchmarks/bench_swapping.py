@@ -35,6 +35,7 @@ from slackswap_opt.report.traces import chrome_trace
 from slackswap_opt.runtime import MemoryBudget, profile
 from slackswap_opt.runtime.lanes import Rated
 from slackswap_opt.runtime.language_models import Gpt2, Shape
+from slackswap_opt.solve import HEURISTICS
 from slackswap_opt.units import format_bandwidth, format_size, format_time, parse_bandwidth
 
 SIZES = {"tiny": (Shape(2, 32, 2, 64, 32, 32), 2), "small": (Shape(3, 512, 8, 2048, 512, 512), 1)}
@@ -106,10 +107,10 @@ def overlap(trace: str) -> float:
     return beside / total if total else 1.0
 
 
-def row(step: Step, clock: Clock, limit: int, bandwidth: int, steps: int, path: Path) -> Row:
+def row(step: Step, clock: Clock, limit: int, bandwidth: int, method: str, steps: int, path: Path) -> Row:
     """Train under one budget on one link, and write the trace of a step to `path`."""
     link = Link(bandwidth, bandwidth, LATENCY)
-    budget = MemoryBudget(limit, link=link, lanes=Rated(link, now=clock.now, sleep=clock.sleep))
+    budget = MemoryBudget(limit, method=method, link=link, lanes=Rated(link, now=clock.now, sleep=clock.sleep))
     while not budget.report().plans:
         with budget.step():
             step()
@@ -194,7 +195,8 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--clock", choices=["wall", "processor"], default="wall")
     parser.add_argument("--size", choices=SIZES, default="small")
     parser.add_argument("--shares", nargs="+", type=int, default=[50, 30], help="percent of the bytes that can move")
-    parser.add_argument("--bandwidths", nargs="+", default=["100MB/s", "400MB/s"])
+    parser.add_argument("--bandwidths", nargs="+", default=["30MB/s", "200MB/s"])
+    parser.add_argument("--method", choices=HEURISTICS, default="greedy")
     parser.add_argument("--steps", type=int, default=7, help="timed steps of each kind")
     parser.add_argument("--traces", type=Path, help="a folder for traces")
     options = parser.parse_args(arguments)
@@ -208,7 +210,7 @@ def main(arguments: list[str]) -> int:
         for share, rate in product(options.shares, options.bandwidths):
             path = folder / f"{share}-percent-{rate.replace('/', '-')}.json"
             limit = max(instance.floor) + (instance.peak - max(instance.floor)) * share // 100
-            print(line(row(step, clock, limit, parse_bandwidth(rate), options.steps, path)), flush=True)
+            print(line(row(step, clock, limit, parse_bandwidth(rate), options.method, options.steps, path)), flush=True)
             gc.collect()
     return 0
 
