@@ -103,6 +103,13 @@ def test_what_is_held_outside_stays() -> None:
     assert (best.schedule, best.proven) == (None, True)
 
 
+@pytest.mark.parametrize(("held", "overhead"), [({}, 1), ({"a": (0, 2)}, 2)])
+def test_a_second_copy_takes_room_while_a_re_run_makes_it(held: dict[str, tuple[int, int]], overhead: int) -> None:
+    # b must leave for g. To run f again takes 1 ns, and room for another a: if that cannot be dropped first, b is swapped.
+    instance = step("f 1: -> a=1 b=1", "g 1 +1: a ->", "h 1: a b ->", budget=2, held=held)
+    assert best_schedule(instance).makespan == instance.ideal + overhead == brute_force.optimum(instance)
+
+
 def test_what_is_refused() -> None:
     with pytest.raises(InputError, match="'budget' must be set"):
         best_schedule(step(*ROWS))
