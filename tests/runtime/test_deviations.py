@@ -415,3 +415,48 @@ def test_what_cannot_run_again_is_no_error_where_nothing_asks_for_it() -> None:
     (slope,) = torch.autograd.grad(two, weight)
     assert torch.equal(slope, weight.cos().cos() * -weight.sin())
     assert "was changed" in runs.executions[0].reason
+
+
+@pytest.mark.parametrize(
+    ("target", "late", "reason"),
+    [
+        ("shift", False, "is still needed where it should be dropped"),
+        ("shift", True, "may have to run again on something that is about to change"),
+        ("base", True, "may have to run again on something that is about to change"),
+    ],
+)
+def test_what_an_unplanned_write_spoils_is_there(target: str, late: bool, reason: str) -> None:
+    """The operation is the planned one, but it writes what a planned re-run would read: before it should go, or after."""
+    weight, counter = nn.Parameter(torch.linspace(0.1, 0.9, 6)), torch.zeros(6)
+    shift = torch.ones(6)
+
+    def forward(written: str) -> Tensor:
+        tensors = {"base": weight * 2, "shift": shift, "counter": counter}
+        moved = tensors["base"] + shift
+        if not late:
+            tensors[written].add_(1)
+        result = moved.sin()
+        del moved
+        if late:
+            tensors[written].add_(1)
+        return result.sum()
+
+    def step(scope: Scope, written: str) -> tuple[object, ...]:
+        weight.grad = None
+        shift.fill_(1)
+        with scope():
+            loss = forward(written)
+        loss.backward()  # type: ignore[no-untyped-call]
+        assert weight.grad is not None
+        return bits(weight.grad)
+
+    profiler = Profiler(timed=False)
+    for _ in range(3):
+        step(profiler.step, "counter")
+    result = profiler.profile()
+    runs = Runs(program_of(result, schedule_of(result.instance, recompute_all(result.instance))), lasting=True)
+    expected = step(nullcontext, target)
+    step(runs.step, "counter")
+    assert step(runs.step, target) == expected
+    assert runs.executions[0].reruns > 0
+    assert reason in runs.executions[1].reason
