@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Print an instance of each kind, with what its makespans are."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("kinds", nargs="*", metavar="KIND", help=f"one of {', '.join(KINDS)}; by default all")
-    parser.add_argument("--examples", type=int, default=300, help="of each size, by default 300")
+    parser.add_argument("--examples", type=int, default=1000, help="of each size, by default 1000")
     parser.add_argument("--survey", type=int, metavar="N", help="look at so many random tiny steps instead")
     options = parser.parse_args(arguments)
     if unknown := set(options.kinds) - set(KINDS):
