@@ -338,6 +338,9 @@ def main(arguments: list[str]) -> int:
     if device.type == "cuda" and not torch.cuda.is_available():
         print("there is no CUDA device; use --device cpu --size tiny", file=sys.stderr)
         return 2
+    if device.type == "cpu":
+        # Threads that wait for each other make times of small operations a matter of luck where others compute too.
+        torch.set_num_threads(1)
     rate = parse_bandwidth(options.bandwidth)
     link = measured_link(device) if device.type == "cuda" else Link(rate, rate, 20_000)
     log.info("%s", link)

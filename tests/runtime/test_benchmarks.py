@@ -1,12 +1,21 @@
 """The benchmarks run, small, where there is no device; their figures for memory are exact even so."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
 from tests.benchmarks import bench_host_cost, bench_runtime, bench_swapping
+
+
+@pytest.fixture(autouse=True)
+def _threads() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+
 
 TINY = ["--device", "cpu", "--size", "tiny", "--steps", "1", "--planning", "0.3"]
 
@@ -92,10 +101,8 @@ def test_the_table_of_the_host_cost() -> None:
 
 
 def test_the_benchmark_of_swapping(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    threads = torch.get_num_threads()
     arguments = ["--size", "tiny", "--clock", "processor", "--steps", "2", "--shares", "50", "--bandwidths", "400MB/s"]
     assert bench_swapping.main([*arguments, "--traces", str(tmp_path)]) == 0
-    torch.set_num_threads(threads)
     _, row = capsys.readouterr().out.splitlines()
     assert float(row.split()[-2].removesuffix("%")) > 0
     assert bench_swapping.overlap((tmp_path / "50-percent-400MB-s.json").read_text()) > 0
