@@ -1,6 +1,7 @@
 """Steps that do something else than they were planned for: results stay those of plain training, and nothing is left behind."""
 
 import gc
+import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
@@ -460,3 +461,40 @@ def test_what_an_unplanned_write_spoils_is_there(target: str, late: bool, reason
     assert step(runs.step, target) == expected
     assert runs.executions[0].reruns > 0
     assert reason in runs.executions[1].reason
+
+
+@pytest.mark.parametrize(
+    ("deviation", "reason"),
+    [(another_operation, r"operation \d+ is aten\.mul\.Tensor, not '"), (other_batch, "makes storages of other sizes than '")],
+)
+def test_another_step_leaves_its_program_and_says_why(deviation: Deviation, reason: str) -> None:
+    for program in programs()[:4]:
+        runs = Runs(program, lasting=True)
+        outcome(deviation, runs.step)
+        assert re.search(reason, runs.executions[1].reason)
+
+
+def test_a_re_run_that_would_read_another_tensor_leaves_its_program() -> None:
+    weight, shift = nn.Parameter(torch.linspace(0.1, 0.9, 6)), torch.ones(6)
+
+    def step(scope: Scope, other: bool = False) -> tuple[object, ...]:
+        weight.grad = None
+        with scope():
+            double, triple = weight * 2, weight * 3
+            one, two = (triple, double) if other else (double, triple)
+            loss = (one + shift).sin().sum() + two.sum()
+        del double, triple, one, two
+        loss.backward()  # type: ignore[no-untyped-call]
+        assert weight.grad is not None
+        return bits(weight.grad)
+
+    profiler = Profiler(timed=False)
+    for _ in range(3):
+        step(profiler.step)
+    result = profiler.profile()
+    runs = Runs(program_of(result, schedule_of(result.instance, recompute_all(result.instance))), lasting=True)
+    expected = step(nullcontext, other=True)
+    step(runs.step)
+    assert step(runs.step, other=True) == expected
+    assert runs.executions[0].reruns > 0
+    assert "reads other tensors than in the profile" in runs.executions[1].reason
