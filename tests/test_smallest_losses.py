@@ -34,6 +34,13 @@ CASES = {
         auto=5,
         bound=5,
     ),
+    "choice, siblings": Case(
+        "choice",
+        step("f 3: -> a=2 b=1", "g 1 +1: ->", "h 1: a b ->", budget=3),
+        Makespans(ideal=5, greedy=8, plans=7, all=7),
+        auto=7,
+        bound=6,
+    ),
     "choice": Case(
         "choice",
         step("f 1 +1: -> a=2", "g 1 +1: -> b=2", "h 1: ->", "i 1 +1: ->", "j 1: a b ->", budget=4),
