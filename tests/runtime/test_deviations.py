@@ -498,3 +498,27 @@ def test_a_re_run_that_would_read_another_tensor_leaves_its_program() -> None:
     assert step(runs.step, other=True) == expected
     assert runs.executions[0].reruns > 0
     assert "reads other tensors than in the profile" in runs.executions[1].reason
+
+
+def test_a_clock_that_stands_still_notices_another_saved_tensor() -> None:
+    """Forward is as planned, and backward begins with another branch."""
+    weight = nn.Parameter(torch.linspace(0.1, 0.9, 6))
+
+    def forward() -> tuple[Tensor, Tensor]:
+        return (weight * 2).sin().sum(), (weight * 3).cos().sum()
+
+    profiler = Profiler(timed=False)
+    for _ in range(3):
+        weight.grad = None
+        with profiler.step():
+            one, two = forward()
+        (one + two).backward()  # type: ignore[no-untyped-call]
+    result = profiler.profile()
+    standing = coarse(result, program_of(result, schedule_of(result.instance, swap_all(result.instance))))
+    assert standing is not None
+    runs = Runs(standing, lasting=True)
+    with runs.step():
+        one, _ = forward()
+    (slope,) = torch.autograd.grad(one, weight)
+    assert torch.equal(slope, (weight * 2).cos() * 2)
+    assert "autograd asks for another saved tensor than in the profile" in runs.executions[0].reason
