@@ -119,7 +119,8 @@ def test_a_hook_on_a_tensor_runs_once(counts: Counts) -> None:
     assert [gradients for _, gradients in counts] == [0]
 
 
-def test_what_a_checkpoint_runs_again_is_put_back(counts: Counts) -> None:
+@pytest.mark.parametrize("preserves", [True, False])
+def test_what_a_checkpoint_runs_again_is_put_back(preserves: bool, counts: Counts) -> None:
     """It changes the running statistics of a norm and draws random numbers: in the pass ahead as in the real one."""
     outcomes = []
     for budget in (None, verifying(swap_all)):
@@ -128,7 +129,8 @@ def test_what_a_checkpoint_runs_again_is_put_back(counts: Counts) -> None:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         for x in batches(5):
             with budget.step() if budget else nullcontext():
-                model[4](checkpoint(model[:4], x, use_reentrant=False)).square().mean().backward()
+                y = checkpoint(model[:4], x, use_reentrant=False, preserve_rng_state=preserves)
+                model[4](y).square().mean().backward()
             optimizer.step()
             optimizer.zero_grad()
         outcomes.append({name: bits(tensor) for name, tensor in state(model).items()})
