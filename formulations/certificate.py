@@ -13,7 +13,19 @@ from fractions import Fraction
 from math import ceil
 from typing import Any, Self
 
-from slackswap_opt.files import InputError, check_format, check_integer, parse_json, read_json, shown, take, write_text
+from slackswap_opt.files import (
+    InputError,
+    check_format,
+    check_integer,
+    check_string,
+    check_type,
+    parse_json,
+    read_json,
+    shown,
+    shown_path,
+    take,
+    write_text,
+)
 from slackswap_opt.formulations.linear import LinearProgram, Sense
 from slackswap_opt.formulations.presolve import Reductions
 from slackswap_opt.formulations.relaxation import relax
@@ -22,8 +34,8 @@ from slackswap_opt.formulations.slack import SlackModel
 from slackswap_opt.instance import Instance, Link
 
 FORMAT, VERSION = "slackswap-certificate", 1
-BITS = 80
-"""Multipliers are multiples of 2^-BITS."""
+BITS, MOST_BITS = 80, 1024
+"""Multipliers are multiples of 2^-BITS; those of a file may be finer, up to the second."""
 
 
 class CertificateError(InputError):
@@ -88,7 +100,7 @@ class Certificate:
         try:
             return cls._from_data(data)
         except InputError as error:
-            raise InputError(f"{path}: {error}") from None
+            raise InputError(f"{shown_path(path)}: {error}") from None
 
     @classmethod
     def _from_data(cls, data: Any) -> Self:
@@ -97,6 +109,8 @@ class Certificate:
         members = take(data, "", {**required, **dict.fromkeys(objects, dict)}, {})
         check_format(members, FORMAT, VERSION)
         instance = take(members["instance"], "instance", dict.fromkeys(("name", "fingerprint", "durations"), str), {})
+        for key, text in instance.items():
+            check_string(text, f"instance.{key}")
         link_keys = {"offload_bandwidth": int, "prefetch_bandwidth": int, "latency": int, "duplex": bool}
         reduction_keys = {"negligible": int, "rows": object, "merge": bool, "checkpoints": int}
         return cls(
@@ -105,7 +119,7 @@ class Certificate:
             budget=_optional(members["budget"], "'budget'"),
             units=Units(**take(members["units"], "units", dict.fromkeys(("size", "time", "precision"), int), {})),
             reductions=Reductions(**take(members["reductions"], "reductions", reduction_keys, {})),
-            bits=check_integer(members["bits"], "'bits'"),
+            bits=check_integer(members["bits"], "'bits'", most=MOST_BITS),
             multipliers=tuple((name, _multiplier(name, value)) for name, value in members["multipliers"].items()),
             bound=_optional(members["bound"], "'bound'"),
         )
@@ -117,7 +131,7 @@ def _optional(value: Any, where: str) -> int | None:
 
 def _multiplier(name: str, value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
-        raise InputError(f"multipliers['{name}'] must be an integer, got {shown(value)}")
+        raise InputError(f"multipliers[{shown(name)}] must be an integer, got {shown(value)}")
     return value
 
 
@@ -144,6 +158,7 @@ def lower_bound(
     RelaxationError
         If HiGHS fails.
     """
+    check_type(instance, Instance, "'instance'", "an Instance")
     reductions, units = reductions or Reductions.for_bound(instance), units or Units()
     model = SlackModel(instance, rounding=Rounding.OUTER, units=units, reductions=reductions)
     relaxation = relax(model.program, time_limit=time_limit)
@@ -167,6 +182,8 @@ def verify(instance: Instance, certificate: Certificate) -> None:
 
     The model is built again from the instance; no solver is asked.
     """
+    check_type(instance, Instance, "'instance'", "an Instance")
+    check_type(certificate, Certificate, "'certificate'", "a Certificate")
     for field, mine, stated in (
         ("fingerprint", instance.fingerprint, certificate.fingerprint),
         ("durations with hash", _hash_of_durations(instance), certificate.durations),
@@ -174,11 +191,12 @@ def verify(instance: Instance, certificate: Certificate) -> None:
         ("budget", instance.budget, certificate.budget),
     ):
         if mine != stated:
-            raise CertificateError(f"the certificate is for an instance with {field} {stated}, not {mine}")
+            spelled = shown(stated) if isinstance(stated, str) else stated
+            raise CertificateError(f"the certificate is for an instance with {field} {spelled}, not {mine}")
     model = SlackModel(instance, rounding=Rounding.OUTER, units=certificate.units, reductions=certificate.reductions)
     multipliers = dict(certificate.multipliers)
     if unknown := multipliers.keys() - {row.name for row in model.program.rows}:
-        raise CertificateError(f"the certificate has a multiplier for '{min(unknown)}', which is no row of the model")
+        raise CertificateError(f"the certificate has a multiplier for {shown(min(unknown))}, which is no row of the model")
     if certificate.bound is None:
         if not proves_infeasible(model, multipliers):
             raise CertificateError("the certificate states that no schedule fits, but its multipliers do not prove it")

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -66,20 +66,13 @@ def solve_in_process(
 
 def run(script: str, data: dict[str, Any], limits: Limits) -> dict[str, Any]:
     """Run a script of this folder on some data; return its answer, or what is known without one."""
-    with scratch_folder() as folder:
-        (folder / "program.json").write_text(json.dumps(data))
-        search_path = os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path)
-        environment = {**os.environ, "PYTHONPATH": search_path, "TMPDIR": str(folder), "PYTHONSAFEPATH": "1"}
-        with (folder / "output").open("wb") as output:
-            process = subprocess.Popen(
-                [sys.executable, str(Path(__file__).with_name(script)), str(folder)],
-                stdin=subprocess.PIPE,
-                stdout=output,
-                stderr=output,
-                cwd=folder,
-                env=environment,
-                start_new_session=True,
-            )
+    with ExitStack() as stack:
+        try:
+            folder = stack.enter_context(scratch_folder())
+            process = _started(folder, script, data)
+        except OSError as error:
+            words = f"its process and temporary files cannot be made: {error.strerror or error}"
+            return {"outcome": "failed", "bound": None, "words": words}
         try:
             late = _follow(process, folder, limits)
         finally:
@@ -89,6 +82,23 @@ def run(script: str, data: dict[str, Any], limits: Limits) -> dict[str, Any]:
             if process.stdin:
                 process.stdin.close()
         return _answer(folder, process.returncode, late)
+
+
+def _started(folder: Path, script: str, data: dict[str, Any]) -> "subprocess.Popen[bytes]":
+    """Start the process in its folder, with what it is to solve."""
+    (folder / "program.json").write_text(json.dumps(data))
+    search_path = os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path)
+    environment = {**os.environ, "PYTHONPATH": search_path, "TMPDIR": str(folder), "PYTHONSAFEPATH": "1"}
+    with (folder / "output").open("wb") as output:
+        return subprocess.Popen(
+            [sys.executable, str(Path(__file__).with_name(script)), str(folder)],
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=output,
+            cwd=folder,
+            env=environment,
+            start_new_session=True,
+        )
 
 
 def _follow(process: "subprocess.Popen[bytes]", folder: Path, limits: Limits) -> bool:

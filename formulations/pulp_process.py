@@ -83,7 +83,7 @@ def refusal(name: str) -> dict[str, Any] | None:
         if solver.available():
             return None
         path = getattr(solver, "path", None)
-        missing = f"there is no program '{path}'" if path else "its Python package cannot be used"
+        missing = f"there is no program '{path}'" if path and not Path(path).is_dir() else "it cannot be used here"
     else:
         missing = ""
     available = pulp.listSolvers(onlyAvailable=True)

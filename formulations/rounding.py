@@ -6,8 +6,11 @@ from enum import StrEnum
 from fractions import Fraction
 from math import gcd
 
-from slackswap_opt.files import InputError, check_integer
+from slackswap_opt.files import LARGEST, InputError, check_integer
 from slackswap_opt.instance import Instance
+
+MOST_PRECISION = 256
+"""Bits of a rate beyond which nobody can want to know it."""
 
 
 class Rounding(StrEnum):
@@ -40,8 +43,8 @@ class Units:
     precision: int = 20
 
     def __post_init__(self) -> None:
-        for field in ("size", "time", "precision"):
-            check_integer(getattr(self, field), f"'{field}' of the units", least=1)
+        for field, most in (("size", LARGEST), ("time", LARGEST), ("precision", MOST_PRECISION)):
+            check_integer(getattr(self, field), f"'{field}' of the units", least=1, most=most)
 
     @classmethod
     def coarse(cls, instance: Instance, bits: int = 16) -> "Units":

@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from slackswap_opt import hardware as devices
-from slackswap_opt.files import InputError, shown
+from slackswap_opt.files import InputError, check_type, shown
 from slackswap_opt.hardware import Hardware
 from slackswap_opt.instance import Instance
 from slackswap_opt.instances import saved
@@ -97,7 +97,8 @@ def load(name: str, *, hardware: Value | Hardware = "a100-40gb", **chosen: Value
     >>> load("chain", blocks=3).peak
     400000000
     """
-    if isinstance(name, str) and name.startswith(LIBRARY):
+    check_type(name, str, "the name of a model", "a string")
+    if name.startswith(LIBRARY):
         if chosen or devices.get(hardware).name != _HARDWARE.default:
             asked = shown({**chosen, "hardware": devices.get(hardware).name})
             raise InputError(f"'{name}' is a profile for {_HARDWARE.default} and takes no parameters, got {asked}")

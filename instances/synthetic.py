@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass, field, replace
 from random import Random
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from slackswap_opt.hardware import Hardware, get
 from slackswap_opt.instance import Instance, Operation, Tensor
-from slackswap_opt.instances.parameters import About
+from slackswap_opt.instances.parameters import About, described
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,8 +71,15 @@ def random_instance(seed: int, *, tensors: int = LAYERED.tensors, hardware: str 
 
     A layered graph with skip connections, and the mirrored backward pass. Some operations have several outputs, write in place,
     need workspace or cannot run again; some tensors are read many times, are tiny or cannot be swapped.
+
+    Raises
+    ------
+    InputError
+        If the seed is not an integer of 0 or more, or there are fewer than two tensors.
     """
-    return layered(f"random seed={seed}", replace(LAYERED, seed=seed, tensors=tensors), get(hardware))
+    known = described(LAYERED)
+    chosen: dict[str, Any] = {name: known[name].check(value) for name, value in (("seed", seed), ("tensors", tensors))}
+    return layered(f"random seed={seed}", replace(LAYERED, **chosen), get(hardware))
 
 
 def layered(name: str, p: Layered, hardware: Hardware) -> Instance:

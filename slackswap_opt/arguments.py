@@ -30,7 +30,7 @@ def load_model(model: str, arguments: argparse.Namespace) -> Instance:
     if model in instances.names():
         return _load_named(model, arguments)
     path, library = Path(model), model.startswith(instances.LIBRARY)
-    if not library and not path.exists() and path.suffix != ".json" and os.sep not in model:
+    if not library and path.suffix != ".json" and os.sep not in model and not os.path.exists(model):
         choose("model or file", model, [*instances.names(), *instances.library()])
     for option in ("hardware", "set"):
         if getattr(arguments, option):

@@ -17,9 +17,6 @@ def check_instance(instance: "Instance") -> None:
     for field in ("budget", "host_budget"):
         if getattr(instance, field) is not None:
             check_integer(getattr(instance, field), f"'{field}'")
-    for field in ("tensors", "operations"):
-        if not isinstance(getattr(instance, field), tuple):
-            raise InputError(f"'{field}' must be a tuple, got {shown(getattr(instance, field))}")
     for i, tensor in enumerate(instance.tensors):
         _check_tensor(tensor, f"tensors[{i}]")
     for t, operation in enumerate(instance.operations):

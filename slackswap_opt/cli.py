@@ -1,15 +1,17 @@
 """The command `slackswap`: plan a model into a budget, compare methods, judge a schedule.
 
 Results go to standard output, everything else to standard error. The exit code is 0 when all went well, 1 when no schedule
-exists, 2 for bad input or usage, 3 when none was found though none is proven impossible, 130 after Ctrl-C, and 141 when the
-reader of the output has gone.
+exists, 2 for bad input or usage, 3 when none was found though none is proven impossible, 130 after Ctrl-C, 141 when the
+reader of the output has gone, and 143 after SIGTERM.
 """
 
 import argparse
 import json
 import logging
 import os
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NoReturn
@@ -32,8 +34,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         With code 2 for wrong usage, and with 0 for ``--help`` and ``--version``.
     """
     arguments = parser().parse_args(argv)
+    if sys.stdout is None:
+        print("slackswap: standard output is closed; send it to a file, or to /dev/null", file=sys.stderr)
+        return USAGE
     try:
-        with _logging(arguments.verbose):
+        with _logging(arguments.verbose), _ended_properly():
             report: Report = arguments.command(arguments)
         _print_report(report, in_json=arguments.json)
     except (InputError, ImportError) as error:
@@ -179,13 +184,32 @@ def _print_tables(tables: "Iterable[Table]") -> None:
 
 def _print(text: str) -> None:
     try:
-        print(text, end="", flush=True)
+        # What the terminal has no characters for is spelled as in Python: \\u2192.
+        encoding = sys.stdout.encoding or "utf-8"
+        print(text.encode(encoding, "backslashreplace").decode(encoding), end="", flush=True)
     except OSError as error:
         # The interpreter flushes once more at exit, and would complain.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if isinstance(error, BrokenPipeError):
             raise
         raise InputError(f"the results cannot be written to standard output: {error.strerror}") from None
+
+
+@contextmanager
+def _ended_properly() -> Iterator[None]:
+    """Let SIGTERM end the command as Ctrl-C does, with solvers stopped and temporary folders removed."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(number: int, frame: object) -> NoReturn:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from slackswap_opt import hardware, instances
 from slackswap_opt.arguments import check_outputs, choose, load_model, parse_bandwidths, parse_sweep, solver_options
-from slackswap_opt.files import LARGEST, InputError, shown, write_text
+from slackswap_opt.files import LARGEST, InputError, shown, shown_path, write_text
 from slackswap_opt.instance import Instance
 from slackswap_opt.instances import saved
 from slackswap_opt.result import Progress, Result, Status
@@ -205,7 +205,7 @@ def _judged(instance: Instance, path: str) -> Timeline:
     try:
         return simulate(instance, Schedule.load(path))
     except ScheduleError as error:
-        raise InputError(f"{path}: {error}") from None
+        raise InputError(f"{shown_path(path)}: {error}") from None
 
 
 def _verified(instance: Instance, path: str) -> "Certificate":
@@ -215,7 +215,7 @@ def _verified(instance: Instance, path: str) -> "Certificate":
     try:
         verify(instance, certificate)
     except InputError as error:
-        raise InputError(f"{path}: {error}") from None
+        raise InputError(f"{shown_path(path)}: {error}") from None
     return certificate
 
 

@@ -23,18 +23,19 @@ def read_json(path: str | os.PathLike[str]) -> Any:
     InputError
         If the file cannot be read, is empty, is not JSON, repeats a key or holds NaN or an infinity.
     """
+    name = shown_path(path)
     try:
         text = Path(path).read_text(encoding="utf-8")
     except IsADirectoryError:
-        raise InputError(f"{path}: is a folder; expected a JSON file") from None
+        raise InputError(f"{name}: is a folder; expected a JSON file") from None
     except UnicodeDecodeError:
-        raise InputError(f"{path}: is not UTF-8 text; expected a JSON file") from None
+        raise InputError(f"{name}: is not UTF-8 text; expected a JSON file") from None
     except (OSError, ValueError) as error:
-        raise InputError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+        raise InputError(f"{name}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
     try:
         return parse_json(text)
     except InputError as error:
-        raise InputError(f"{path}: {error}") from None
+        raise InputError(f"{name}: {error}") from None
 
 
 def parse_json(text: str) -> Any:
@@ -78,26 +79,36 @@ def write_bytes(path: str | os.PathLike[str], content: bytes, *, overwrite: bool
             file.write(content)
         os.replace(temporary, target)
     except OSError as error:
-        raise InputError(f"{path}: cannot be written: {error.strerror}") from None
+        raise InputError(f"{shown_path(path)}: cannot be written: {error.strerror}") from None
     finally:
         temporary.unlink(missing_ok=True)
 
 
 def check_target(path: str | os.PathLike[str], *, overwrite: bool) -> None:
     """Raise `InputError` if a file cannot be written at `path` under the rule of `write_text`."""
+    name = shown_path(path)
     if "\0" in os.fspath(path):
-        raise InputError(f"{shown(path)}: is no name of a file, since it holds a null character")
+        raise InputError(f"{name}: is no name of a file, since it holds a null character")
+    if not os.fspath(path):
+        raise InputError("'' is no name of a file; expected the name of a file to write")
     if os.path.isdir(path):
-        raise InputError(f"{path}: is a folder; expected the name of a file to write")
+        raise InputError(f"{name}: is a folder; expected the name of a file to write")
     folder = os.path.dirname(os.path.realpath(path))
     if not os.path.isdir(folder):
-        raise InputError(f"{path}: its folder does not exist")
+        raise InputError(f"{name}: its folder does not exist")
     if not os.access(folder, os.W_OK):
-        raise InputError(f"{path}: its folder does not allow writing")
-    if os.path.exists(path) and not os.path.isfile(path):
-        raise InputError(f"{path}: is not a regular file; expected the name of a file to write")
-    if os.path.exists(path) and not overwrite:
-        raise InputError(f"{path}: exists already; choose another name, or allow it to be overwritten (--force)")
+        raise InputError(f"{name}: its folder does not allow writing")
+    try:
+        os.lstat(path)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise InputError(f"{name}: cannot be written: {error.strerror}") from None
+    exists = os.path.exists(path)
+    if exists and not os.path.isfile(path):
+        raise InputError(f"{name}: is not a regular file; expected the name of a file to write")
+    if exists and not overwrite:
+        raise InputError(f"{name}: exists already; choose another name, or allow it to be overwritten (--force)")
 
 
 def take(data: Any, where: str, required: Mapping[str, type], optional: Mapping[str, Any]) -> dict[str, Any]:
@@ -145,11 +156,24 @@ def check_string(value: Any, where: str) -> str:
     return value
 
 
-def check_integer(value: Any, where: str, *, least: int = 0) -> int:
-    """Return `value` if it is an integer from `least` to `LARGEST`, or raise `InputError` naming `where`."""
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= LARGEST:
-        raise InputError(f"{where} must be an integer from {least} to {LARGEST}, got {shown(value)}")
+def check_integer(value: Any, where: str, *, least: int = 0, most: int = LARGEST) -> int:
+    """Return `value` if it is an integer from `least` to `most`, or raise `InputError` naming `where`."""
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise InputError(f"{where} must be an integer from {least} to {most}, got {shown(value)}")
     return value
+
+
+def check_type(value: Any, kind: type | tuple[type, ...], where: str, right: str) -> None:
+    """Raise `InputError`, which names `where` and says what would be `right`, unless `value` is of a kind."""
+    if not isinstance(value, kind):
+        raise InputError(f"{where} must be {right}, got {shown(value)}")
+
+
+def shown_path(path: str | os.PathLike[str]) -> str:
+    """Return the name of a file for a message, on one line; raise `InputError` if it is none."""
+    check_type(path, (str, os.PathLike), "the name of a file", "a string or a path")
+    name = os.fspath(path)
+    return name if name.isprintable() else repr(name)
 
 
 def shown(value: Any) -> str:
@@ -163,7 +187,13 @@ def shown(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-_TYPE_NAMES: dict[type, str] = {str: "a string", int: "an integer", list: "a list", dict: "an object"}
+_TYPE_NAMES: dict[type, str] = {
+    str: "a string",
+    int: "an integer",
+    bool: "true or false",
+    list: "a list",
+    dict: "an object",
+}
 
 
 class _Spelled(float):

@@ -11,7 +11,18 @@ from itertools import accumulate, pairwise
 from typing import Any, Literal, NamedTuple, Self
 
 from slackswap_opt.checks import check_instance, check_link
-from slackswap_opt.files import InputError, check_format, check_integer, parse_json, read_json, shown, take, write_text
+from slackswap_opt.files import (
+    InputError,
+    check_format,
+    check_integer,
+    check_type,
+    parse_json,
+    read_json,
+    shown,
+    shown_path,
+    take,
+    write_text,
+)
 
 Phase = Literal["forward", "backward"]
 FORMAT, VERSION = "slackswap-instance", 1
@@ -152,6 +163,11 @@ class Instance:
     host_budget: int | None = None
 
     def __post_init__(self) -> None:
+        check_type(self.link, Link, "'link'", "a Link")
+        for field, kind in (("tensors", Tensor), ("operations", Operation)):
+            check_type(getattr(self, field), tuple, f"'{field}'", "a tuple")
+            for n, member in enumerate(getattr(self, field)):
+                check_type(member, kind, f"{field}[{n}]", f"a {kind.__name__}" if kind is Tensor else "an Operation")
         check_instance(self)
 
     @cached_property
@@ -288,6 +304,7 @@ class Instance:
 
     def with_link(self, link: Link) -> Self:
         """Return this instance behind another link."""
+        check_type(link, Link, "'link'", "a Link")
         check_link(link)
         return self._changed("link", link)
 
@@ -323,7 +340,7 @@ class Instance:
         try:
             return cls._from_data(data)
         except InputError as error:
-            raise InputError(f"{path}: {error}") from None
+            raise InputError(f"{shown_path(path)}: {error}") from None
 
     @classmethod
     def _from_data(cls, data: Any) -> Self:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from slackswap_opt.files import check_type
 from slackswap_opt.instance import Instance
 from slackswap_opt.lanes import OffloadLane, Swap, fetch_in_time, swaps_of
 from slackswap_opt.plan import Plan
@@ -38,6 +39,7 @@ def place(instance: Instance, plan: Plan) -> Schedule:
     InputError
         If the plan is not one for this instance.
     """
+    check_type(plan, Plan, "'plan'", "a Plan")
     plan.check_for(instance)
     return place_and_judge(instance, plan).schedule
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Self
 
-from slackswap_opt.files import InputError
+from slackswap_opt.files import InputError, check_type
 from slackswap_opt.instance import Instance
 
 
@@ -40,16 +40,21 @@ class Plan:
     @classmethod
     def keep_all(cls, instance: Instance) -> Self:
         """Return the plan that keeps everything through its lifetime."""
+        check_type(instance, Instance, "'instance'", "an Instance")
         return cls((Decision.KEEP,) * len(instance.idle_intervals), (Decision.DISCARD,) * len(instance.tensors))
 
     def check_for(self, instance: Instance) -> None:
         """Raise `InputError` unless there is a decision for each idle interval and each tensor of `instance`."""
+        check_type(instance, Instance, "'instance'", "an Instance")
         for name, decisions, count, what in (
             ("intervals", self.intervals, len(instance.idle_intervals), "idle intervals"),
             ("tails", self.tails, len(instance.tensors), "tensors"),
         ):
+            check_type(decisions, tuple, f"'{name}'", "a tuple of decisions")
             if len(decisions) != count:
                 raise InputError(f"'{name}' must have a decision for each of {count} {what}, got {len(decisions)}")
+            for n, decision in enumerate(decisions):
+                check_type(decision, Decision, f"{name}[{n}]", "a Decision")
         if Decision.DISCARD in self.intervals:
             g = self.intervals.index(Decision.DISCARD)
             raise InputError(f"intervals[{g}] must be keep, swap or recompute, got discard, which is for tails")

@@ -2,7 +2,9 @@
 
 import argparse
 import sys
-from contextlib import redirect_stdout
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
 from typing import TYPE_CHECKING
 
 from slackswap_opt import hardware
@@ -51,7 +53,7 @@ def _one(arguments: argparse.Namespace) -> Report:
     from slackswap_opt.runtime import profile_command
 
     # What a step prints is not among the results.
-    with redirect_stdout(sys.stderr):
+    with redirect_stdout(sys.stderr), _errors_of_the_step(arguments):
         found = profile_command(arguments.target, hardware=arguments.hardware)
     result = None
     if arguments.budget is not None:
@@ -60,6 +62,23 @@ def _one(arguments: argparse.Namespace) -> Report:
     elif arguments.save_instance is not None:
         found.instance.save(arguments.save_instance, overwrite=arguments.force)
     return _told(found, arguments.hardware, result)
+
+
+@contextmanager
+def _errors_of_the_step(arguments: argparse.Namespace) -> Iterator[None]:
+    """Tell in a sentence what the person's own code raises, and where; with --verbose, how it got there."""
+    try:
+        yield
+    except (InputError, ImportError):
+        raise
+    # A step is anybody's code: it may raise anything, and end the program.
+    except (Exception, SystemExit) as error:
+        if arguments.verbose:
+            traceback.print_exc()
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        what = f"{type(error).__name__}: {error}".strip().split("\n")[0]
+        more = "" if arguments.verbose else "; --verbose shows how it got there"
+        raise InputError(f"{arguments.target}: raised {what} ({frame.filename}, line {frame.lineno}){more}") from None
 
 
 def _told(found: "Profile", device: str | None, result: Result | None) -> Report:
@@ -84,7 +103,7 @@ def _largest(arguments: argparse.Namespace) -> Report:
     budget = parse_size(arguments.budget, "budget")
     retained = 0.0 if arguments.retained is None else parse_share(arguments.retained, "--retained")
     options = {} if arguments.hardware is None else {"hardware": arguments.hardware}
-    with redirect_stdout(sys.stderr):
+    with redirect_stdout(sys.stderr), _errors_of_the_step(arguments):
         build = find_step(arguments.target)
         check_arguments(
             build, arguments.target, 1, expected="with --largest batch a function that takes a batch and returns a step"

@@ -12,9 +12,11 @@ from slackswap_opt.files import (
     check_format,
     check_integer,
     check_string,
+    check_type,
     parse_json,
     read_json,
     shown,
+    shown_path,
     take,
     write_text,
 )
@@ -58,7 +60,7 @@ class Schedule:
     Raises
     ------
     InputError
-        If an instruction is not an `Action` with a number.
+        If the names are no strings, or an instruction is not an `Action` with a number.
     """
 
     name: str
@@ -66,6 +68,12 @@ class Schedule:
     instructions: tuple[Instruction, ...]
 
     def __post_init__(self) -> None:
+        check_string(self.name, "'name' of the schedule's instance")
+        check_string(self.fingerprint, "'fingerprint' of the schedule's instance")
+        check_type(self.instructions, tuple, "'instructions'", "a tuple of instructions")
+        for n, instruction in enumerate(self.instructions):
+            if not isinstance(instruction, tuple) or len(instruction) != 2:
+                raise InputError(f"instructions[{n}] must be an Instruction, got {shown(instruction)}")
         if {(type(action), type(target)) for action, target in self.instructions} - {(Action, int)}:
             for n, (action, target) in enumerate(self.instructions):
                 if not isinstance(action, Action):
@@ -75,6 +83,7 @@ class Schedule:
     @classmethod
     def of(cls, instance: Instance, instructions: Iterable[Instruction]) -> Self:
         """Return a schedule for `instance`."""
+        check_type(instance, Instance, "'instance'", "an Instance")
         return cls(instance.name, instance.fingerprint, tuple(instructions))
 
     def fetched_again(self) -> list[bool]:
@@ -115,7 +124,7 @@ class Schedule:
         try:
             return cls._from_data(data)
         except InputError as error:
-            raise InputError(f"{path}: {error}") from None
+            raise InputError(f"{shown_path(path)}: {error}") from None
 
     @classmethod
     def _from_data(cls, data: Any) -> Self:

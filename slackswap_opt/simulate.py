@@ -4,7 +4,7 @@ Memory and validity depend on program order alone: a copy counts as arrived, and
 waited for it. So a schedule that passes is within its budget however wrong the timings of its instance are.
 """
 
-from slackswap_opt.files import LARGEST, InputError
+from slackswap_opt.files import LARGEST, InputError, check_type, shown
 from slackswap_opt.instance import Instance
 from slackswap_opt.schedule import Action, Schedule, spell
 from slackswap_opt.timeline import Timeline
@@ -25,10 +25,12 @@ def simulate(instance: Instance, schedule: Schedule) -> Timeline:
     ScheduleError
         If the schedule is for another instance, breaks a rule of the semantics, or exceeds the device's or the host's budget.
     """
+    check_type(instance, Instance, "'instance'", "an Instance")
+    check_type(schedule, Schedule, "'schedule'", "a Schedule")
     if schedule.fingerprint != instance.fingerprint:
         raise ScheduleError(
-            f"the schedule is for an instance '{schedule.name}' with fingerprint {schedule.fingerprint}, "
-            f"not for '{instance.name}' with fingerprint {instance.fingerprint}"
+            f"the schedule is for an instance {shown(schedule.name)} with fingerprint {schedule.fingerprint:.32}, "
+            f"not for {shown(instance.name)} with fingerprint {instance.fingerprint}"
         )
     return _Machine(instance, schedule).execute()
 

@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from typing import Any, Unpack
 
 from slackswap_opt import baselines
-from slackswap_opt.files import InputError, shown
+from slackswap_opt.files import InputError, check_type, shown
 from slackswap_opt.greedy import NoPlanError, greedy, smallest_budget
 from slackswap_opt.instance import Instance
 from slackswap_opt.place import PlacementError, place
@@ -151,6 +151,7 @@ def solve(
     chosen = _chosen(method)
     options = Options(solver, tolerance, time_limit, threads, seed, on_progress)
     _check_options(chosen, method, options)
+    check_type(bound, bool, "'bound'", "true or false")
     instance = _budgeted(instance, budget)
     began = time.perf_counter_ns()
     if instance.budget is not None and instance.budget < max(instance.floor, default=0):
@@ -185,9 +186,10 @@ def check_options(methods: Iterable[str], **options: Unpack[SolveOptions]) -> tu
     InputError
         If a name is unknown, or an option is out of range or not one of a method's.
     """
-    if isinstance(methods, str):
+    if isinstance(methods, str) or not isinstance(methods, Iterable):
         raise InputError(f"'methods' must be a sequence of names, got {shown(methods)}")
     methods = tuple(methods)
+    check_type(options.get("bound", False), bool, "'bound'", "true or false")
     of_methods: dict[str, Any] = {name: value for name, value in options.items() if name != "bound"}
     for method in methods:
         _check_options(_chosen(method), method, Options(**of_methods))
@@ -214,6 +216,8 @@ def _check_options(chosen: _Method, method: str, options: Options) -> None:
         raise InputError(f"time_limit must be 0 or more seconds, or None for no limit, got {shown(limit)}")
     if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int) or threads < 1):
         raise InputError(f"threads must be an integer of 1 or more, or None, got {shown(threads)}")
+    if options.on_progress is not None and not callable(options.on_progress):
+        raise InputError(f"on_progress must be a function, or None, got {shown(options.on_progress)}")
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**31:
         raise InputError(f"seed must be an integer from 0 to {2**31 - 1}, got {shown(seed)}")
 
@@ -223,8 +227,7 @@ def _is_number(value: object) -> bool:
 
 
 def _budgeted(instance: Instance, budget: int | str | None) -> Instance:
-    if not isinstance(instance, Instance):
-        raise InputError(f"'instance' must be an Instance, such as load('gpt2-xl') returns, got {shown(instance)}")
+    check_type(instance, Instance, "'instance'", "an Instance, such as load('gpt2-xl') returns")
     if budget is None:
         return instance
     return instance.with_budget(parse_budget(budget, instance.peak) if isinstance(budget, str) else budget)
@@ -272,12 +275,14 @@ def _bounded(result: Result, options: Options) -> Result:
 
     if result.instance.budget is None:
         return replace(result, bound=result.instance.ideal)
+    began = time.monotonic()
     try:
         certificate = lower_bound(result.instance, time_limit=options.time_limit)
     except RelaxationError as error:
         return replace(result, message=f"no bound was proven: {error}")
     proven = result.certified(certificate)
-    if not proven.message and options.time_limit is not None and proven.bound == result.ideal != proven.makespan:
+    late = options.time_limit is not None and time.monotonic() - began >= options.time_limit
+    if late and not proven.message and proven.bound == result.ideal != proven.makespan:
         message = f"no bound above the ideal step was proven within the time limit of {options.time_limit:g} s"
         proven = replace(proven, message=message)
     return proven

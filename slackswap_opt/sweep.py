@@ -5,7 +5,7 @@ from concurrent.futures import Executor, as_completed
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Unpack
 
-from slackswap_opt.files import InputError, shown
+from slackswap_opt.files import InputError, check_type, shown
 from slackswap_opt.instance import Instance
 from slackswap_opt.result import TOLERANCE, Result, SolveOptions, Status
 from slackswap_opt.solve import check_options, solve
@@ -55,6 +55,9 @@ def sweep(
     """
     methods = check_options(methods, **options)
     budgets, bandwidths = _several("budgets", budgets), _several("bandwidths", bandwidths)
+    instances = tuple(instances) if isinstance(instances, Iterable) else (instances,)
+    for n, instance in enumerate(instances):
+        check_type(instance, Instance, f"instances[{n}]", "an Instance")
     linked = [_with_bandwidth(instance, bandwidth) for instance in instances for bandwidth in bandwidths]
     tasks = [_Task(_with_budget(instance, budget), methods, options) for instance in linked for budget in budgets]
     found = _here(tasks, on_done) if executor is None else _on(executor, tasks, on_done)
@@ -71,7 +74,7 @@ class _Task:
 
 
 def _several(what: str, values: Iterable[int | str | None]) -> tuple[int | str | None, ...]:
-    if isinstance(values, str):
+    if isinstance(values, str) or not isinstance(values, Iterable):
         raise InputError(f"'{what}' must be a sequence, got {shown(values)}")
     return tuple(values)
 

@@ -299,6 +299,46 @@ def test_control_c_during_a_solve_exits_130(step: str) -> None:
     assert (running.returncode, out, err) == (130, "", "slackswap: interrupted\n")
 
 
+def test_sigterm_during_a_solve_removes_what_is_temporary(step: str, tmp_path: Path) -> None:
+    slow = (
+        "import time; from slackswap_opt import cli, commands; from slackswap_opt.formulations.scratch import scratch_folder\n"
+        "def solve(*_, **__):\n"
+        "    with scratch_folder(): print('solving', flush=True), time.sleep(60)\n"
+        "commands.solve = solve; sys.exit(cli.main())"
+    )
+    (tmp_path / "scratch").mkdir()
+    with subprocess.Popen(
+        process("plan", step, code=slow),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "TMPDIR": str(tmp_path / "scratch")},
+    ) as running:
+        assert running.stdout is not None
+        assert running.stdout.readline() == "solving\n"
+        assert os.listdir(tmp_path / "scratch")
+        running.send_signal(signal.SIGTERM)
+        out, err = running.communicate(timeout=30)
+    assert (running.returncode, out, err) == (143, "", "")
+    assert os.listdir(tmp_path / "scratch") == []
+
+
+def test_a_closed_standard_output_is_told(step: str) -> None:
+    ended = subprocess.run(
+        ["sh", "-c", 'exec "$@" >&-', "sh", *process("plan", step)], stderr=subprocess.PIPE, text=True, cwd=ROOT, check=False
+    )
+    assert (ended.returncode, ended.stderr) == (
+        2,
+        "slackswap: standard output is closed; send it to a file, or to /dev/null\n",
+    )
+
+
+def test_a_name_that_no_file_can_have_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "File name too long" in refused(capsys, "plan", "x" * 300 + ".json")
+    assert "unknown model or file" in refused(capsys, "plan", "x" * 300)
+
+
 @pytest.mark.parametrize("command", [("list",), ("list", "--json")])
 def test_a_closed_pipe_is_no_error_of_ours(command: tuple[str, ...]) -> None:
     reader, writer = os.pipe()

@@ -182,7 +182,8 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     ):
         with pytest.raises(InputError) as error:
             read_json(path)
-        assert str(error.value) == f"{path}: {message}"
+        named = r"'nul\x00'" if path == "nul\0" else path
+        assert str(error.value) == f"{named}: {message}"
 
 
 def test_a_file_is_only_written_over_on_demand(tmp_path: Path) -> None:
@@ -245,9 +246,15 @@ def test_names_that_cannot_be_written_are_refused(tmp_path: Path) -> None:
         (file / "x", f"{file}/x: its folder does not exist"),
         (tmp_path / ("x" * 300), f"{tmp_path}/{'x' * 300}: cannot be written: File name too long"),
         ("nul\0", r"'nul\x00': is no name of a file, since it holds a null character"),
+        ("", "'' is no name of a file; expected the name of a file to write"),
+        (tmp_path / "two\nlines" / "x", f"{str(tmp_path / 'two') + chr(10) + 'lines/x'!r}: its folder does not exist"),
+        (3, "the name of a file must be a string or a path, got 3"),
     ):
         with pytest.raises(InputError) as error:
-            write_text(path, "text", overwrite=True)
+            write_text(path, "text", overwrite=True)  # type: ignore[arg-type]
+        assert str(error.value) == message
+        with pytest.raises(InputError) as error:
+            check_target(path, overwrite=True)  # type: ignore[arg-type]
         assert str(error.value) == message
     assert sorted(os.listdir(tmp_path)) == ["file", "pipe"]
 

@@ -172,6 +172,27 @@ def test_a_certificate_of_something_else_is_refused(what: str) -> None:
         verify(CHANGES[what], lower_bound(gigabyte_step()))
 
 
+@pytest.mark.parametrize(
+    ("members", "message"),
+    [
+        ({"bits": 2**40}, "'bits' must be an integer from 0 to 1024, got 1099511627776"),
+        (
+            {"units": {"size": 1, "time": 1, "precision": 300}},
+            "'precision' of the units must be an integer from 1 to 256, got 300",
+        ),
+        ({"link": {"offload_bandwidth": 1, "prefetch_bandwidth": 1, "latency": 0, "duplex": 1}}, "link: 'duplex' must be true"),
+        ({"instance": {"name": "x", "fingerprint": "a\nb", "durations": ""}}, "instance.fingerprint must be a string without"),
+        ({"multipliers": {"a\nb": None}}, r"multipliers['a\nb'] must be an integer, got None"),
+    ],
+)
+def test_files_that_are_no_certificates_are_refused_on_one_line(members: dict[str, object], message: str) -> None:
+    right = json.loads(lower_bound(gigabyte_step()).to_json())
+    with pytest.raises(InputError) as error:
+        Certificate.from_json(json.dumps({**right, **members}))
+    assert str(error.value).startswith(message)
+    assert "\n" not in str(error.value)
+
+
 def test_every_change_of_a_certificate_is_noticed() -> None:
     instance = gigabyte_step()
     certificate = lower_bound(instance)

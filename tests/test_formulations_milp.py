@@ -194,6 +194,19 @@ def test_a_solver_that_breaks_costs_its_own_plan_only(fake: Fake, scratch: Path,
     assert not list(scratch.iterdir())
 
 
+@pytest.mark.parametrize("method", ["cbc", "highs", "cp-sat", "auto"])
+def test_without_room_for_temporary_files_greedys_plan_is_returned(
+    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Half of its peak: the certified gap is far from closed, so that auto needs its solver too.
+    instance = load("chain").with_budget(550_000_000)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
+    result = solve(instance, method, tolerance=0.0)
+    assert result.makespan is not None
+    assert result.makespan <= (solve(instance).makespan or 0)
+    assert "its process and temporary files cannot be made: No such file or directory" in result.message
+
+
 def test_a_solver_that_does_not_stop_is_killed_with_its_children(fake: Fake, scratch: Path, tmp_path: Path) -> None:
     fake(
         f"""

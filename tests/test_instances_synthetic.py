@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slackswap_opt import Instance
+from slackswap_opt import InputError, Instance
 from slackswap_opt.instances import load, random_instance
 
 
@@ -24,6 +24,19 @@ def test_a_backward_operation_asks_for_nothing_that_was_overwritten_since(seed: 
             t = forward[operation.name.removesuffix(".backward")]
             saved = [i for i in operation.reads if instance.tensors[i].kind != "gradient"]
             assert all(w <= t or instance.operations[w].phase == "backward" for i in saved for w in instance.writers[i])
+
+
+@pytest.mark.parametrize(
+    ("seed", "tensors", "message"),
+    [
+        (0, 1, "'tensors' must be an integer from 2 to 1000000, got 1"),
+        (0, 2.5, "'tensors' must be an integer"),
+        (-1, 9, "'seed' must be an integer"),
+    ],
+)
+def test_no_other_numbers_are_taken(seed: int, tensors: int, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        random_instance(seed, tensors=tensors)
 
 
 def test_random_instances_have_every_trait() -> None:

@@ -34,6 +34,15 @@ def make_small(batch):
 def make_256():
     return make(256)
 
+def make_nothing(batch):
+    return batch
+
+def fail():
+    raise KeyError("what the script\\nsays")
+
+def leave():
+    raise SystemExit(3)
+
 def step():
     make_256()()
 """
@@ -142,6 +151,17 @@ def test_what_the_largest_batch_must_retain_is_passed_on(
         (("training_script:make",), ["a function that runs one step without arguments, got one that takes (batch)"]),
         (("training_script:make", "--hardware", "h100"), ["without arguments, got one that takes (batch)"]),
         (("training_script:make_small", "--largest", "batch", "--budget", "99B"), ["not even a batch of one fits"]),
+        (
+            ("training_script:make_nothing", "--largest", "batch", "--budget", "1MB"),
+            ["what makes the step must return it, a function without arguments, got 1"],
+        ),
+        (("..script:step",), ["expected package.module:function, got '..script:step'"]),
+        (
+            ("training_script:fail",),
+            [r"raised KeyError: 'what the script\nsays' (", "training_script.py, line 25)", "--verbose"],
+        ),
+        (("training_script:fail()", "--hardware", "h100"), ["raised KeyError", "training_script.py, line 25)"]),
+        (("training_script:leave",), ["raised SystemExit: 3 (", "training_script.py, line 28)"]),
     ],
 )
 def test_profile_refuses_by_name(
@@ -150,6 +170,11 @@ def test_profile_refuses_by_name(
     sentence = refused(capsys, "profile", *argv)
     for reason in reasons:
         assert reason in sentence
+
+
+def test_verbose_shows_how_the_step_got_to_its_error(script: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("profile", f"{script}:fail", "--verbose") == 2
+    assert "in fail" in capsys.readouterr().err
 
 
 def test_without_torch_the_line_that_installs_it_is_printed(

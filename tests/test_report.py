@@ -196,6 +196,12 @@ def test_other_suffixes_are_refused(tmp_path: Path) -> None:
         plot(SWAPPED, tmp_path / "p.jpeg2000")
 
 
+def test_names_are_never_formulas(tmp_path: Path) -> None:
+    named = replace(SWAPPED, instance=replace(SWAPPED.instance, name=r"a $\foo{$ b"))
+    plot(named, tmp_path / "p.svg")
+    assert r"a $\foo{$ b" in (tmp_path / "p.svg").read_text(encoding="utf-8")
+
+
 def test_nothing_is_drawn_without_a_schedule(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="'keep-all' for 'step' has no schedule"):
         plot(NOTHING, tmp_path / "p.png")

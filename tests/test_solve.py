@@ -2,17 +2,20 @@
 
 import logging
 import sys
+from collections.abc import Callable
 from dataclasses import fields, replace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 
-from slackswap_opt import InputError, compare, load, solve
+from slackswap_opt import InputError, Plan, Schedule, compare, load, place, solve
+from slackswap_opt.formulations.certificate import lower_bound
 from slackswap_opt.instance import Instance, Link, Operation, Tensor
 from slackswap_opt.result import Progress, Result, Status
 from slackswap_opt.simulate import simulate
 from slackswap_opt.solve import HEURISTICS, METHODS
+from slackswap_opt.sweep import sweep
 from slackswap_opt.testing import instances
 from tests.handmade import step
 from tests.naive_judge import naive
@@ -205,10 +208,56 @@ def test_compare_hands_options_on() -> None:
         compare(CHAIN, ("greedy",), time_limit=-1)
 
 
+def test_a_bound_that_is_the_ideal_step_was_not_given_up() -> None:
+    # With three fifths of its memory the relaxation of the chain loses nothing, though no plan was found that does.
+    result = solve(load("chain"), budget="60%", bound=True, time_limit=500)
+    assert result.bound == result.ideal
+    assert result.message == ""
+
+
 def test_a_bound_that_takes_too_long_is_given_up() -> None:
     result = solve(load("bert-large"), budget="50%", bound=True, time_limit=0)
     assert result.bound == result.ideal
     assert result.message == "no bound above the ideal step was proven within the time limit of 0 s"
+
+
+def wrong(value: Any) -> dict[str, Callable[[], object]]:
+    """Calls with a value of a wrong type, by what must be named."""
+    schedule = solve(CHAIN).schedule
+    assert schedule is not None
+    plan = Plan.keep_all(CHAIN)
+    return {
+        "'instance'": lambda: simulate(value, schedule),
+        "'schedule'": lambda: simulate(CHAIN, value),
+        "'plan'": lambda: place(CHAIN, value),
+        "'instance' ": lambda: place(value, plan),
+        "'instance'  ": lambda: Plan.keep_all(value),
+        "'intervals'": lambda: place(CHAIN, Plan(value, plan.tails)),
+        "'tails'": lambda: place(CHAIN, Plan(plan.intervals, value)),
+        "intervals[0]": lambda: place(CHAIN, Plan((value,) * len(plan.intervals), plan.tails)),
+        "'link'": lambda: CHAIN.with_link(value),
+        "'link' ": lambda: replace(CHAIN, link=value),
+        "tensors[0]": lambda: replace(CHAIN, tensors=(value,)),
+        "operations[0]": lambda: replace(CHAIN, operations=(value,)),
+        "'instructions'": lambda: Schedule("a", "b", value),
+        "instructions[0]": lambda: Schedule("a", "b", (value,)),
+        "'methods'": lambda: compare(CHAIN, value),
+        "instances[0]": lambda: sweep([value], ["greedy"]),
+        "'bound'": lambda: solve(CHAIN, bound=value),
+        "on_progress": lambda: solve(CHAIN, on_progress=value),
+        "the name of a model": lambda: load(value),
+        "the name of a file": lambda: Instance.load(value),
+        "the name of a file ": lambda: CHAIN.save(value),
+        "'instance'   ": lambda: lower_bound(value),
+    }
+
+
+@pytest.mark.parametrize("value", [5, 1.5])
+@pytest.mark.parametrize("where", wrong(None))
+def test_wrong_types_are_named(where: str, value: object) -> None:
+    with pytest.raises(InputError) as error:
+        wrong(value)[where]()
+    assert str(error.value).startswith(f"{where.rstrip()} must be")
 
 
 def test_a_single_name_is_no_list_of_methods() -> None:

@@ -10,7 +10,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from slackswap_opt.files import InputError, check_target, write_bytes
+from slackswap_opt.files import InputError, check_target, shown_path, write_bytes
 from slackswap_opt.instance import Instance
 from slackswap_opt.result import Result
 from slackswap_opt.schedule import Action, Schedule
@@ -63,7 +63,7 @@ def plot(result: Result, path: str | os.PathLike[str], *, overwrite: bool = Fals
 def check_plot_path(path: str | os.PathLike[str], *, overwrite: bool) -> None:
     """Raise what `plot` would raise for this path and this installation, before anything is solved."""
     if Path(path).suffix.lower() not in FORMATS:
-        raise InputError(f"{path}: a picture's name must end in one of {', '.join(FORMATS)}")
+        raise InputError(f"{shown_path(path)}: a picture's name must end in one of {', '.join(FORMATS)}")
     check_target(path, overwrite=overwrite)
     _new_figure()
 
@@ -87,7 +87,7 @@ def plot_timeline(result: Result, axes: "tuple[Axes, Axes] | None" = None) -> "t
     plot_lanes(result, axes[0])
     plot_memory(result, axes[1])
     axes[0].set_xlabel("")
-    axes[0].set_title(_headline(result), loc="left", fontsize="medium")
+    axes[0].set_title(_headline(result), loc="left", fontsize="medium", parse_math=False)
     return axes
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from slackswap_opt import hardware as devices
+from slackswap_opt.files import InputError, shown
 from slackswap_opt.hardware import Hardware
 from slackswap_opt.instance import Link
 from slackswap_opt.runtime.accelerator import accelerator_kernels, statistics_in_32_bits
@@ -65,6 +66,8 @@ def profile_fake(
     with mode, accelerator_kernels():
         with _without_weak_references(mode), _copyable(mode):
             step = build()
+        if not callable(step):
+            raise InputError(f"what makes the step must return it, a function without arguments, got {shown(step)}")
         trace, steps = until_equal(run)
     for storage in trace.storages:
         if statistics_in_32_bits(trace.calls[storage.maker].short, storage.output, storage.dtype):

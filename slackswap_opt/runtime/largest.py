@@ -59,7 +59,7 @@ def largest_batch(
         raise InputError(f"not even a batch of one fits: {why}")
     beyond = 2
     while beyond <= MOST and fits(larger := plan(beyond)):
-        best, answer, beyond = beyond, larger, 2 * beyond
+        best, answer, beyond = beyond, larger, min(2 * beyond, MOST + 1)
     while beyond - best > 1:
         middle = (best + beyond) // 2
         if fits(result := plan(middle)):

@@ -31,7 +31,7 @@ def find_step(target: str) -> Callable[..., Any]:
     module_name, colon, path = target.partition(":")
     calls = path.endswith("()")
     path = path.removesuffix("()")
-    if not (colon and module_name and path):
+    if not (colon and all(name.isidentifier() for name in (*module_name.split("."), *path.split(".")))):
         raise InputError(f"expected package.module:function, got {shown(target)}")
     found: Any = _module(module_name, target)
     for name in path.split("."):
