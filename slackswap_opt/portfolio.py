@@ -22,7 +22,7 @@ from slackswap_opt.result import Answer, Options, Progress
 from slackswap_opt.settle import completed
 
 THRESHOLDS = (0.01, 0.5, 0.99)
-"""Shares of a tensor from which on its recomputation in the relaxation counts as one."""
+"""Values of a recompute column in the relaxation at or above which it is rounded to 1."""
 SEARCHING = 0.5
 """The share of the time limit after which the local search gives way to the exact solver."""
 PATIENCE = 60.0
@@ -64,7 +64,7 @@ class _Auto:
         self._tell()
         if self._done():
             return self._answer()
-        if self._relaxed():
+        if self._proves_infeasible():
             return Answer(infeasible=True, message=self.failure)
         for start in sorted((start for start in (first, self.rounded) if start), key=lambda found: found.makespan):
             if not self._done():
@@ -93,8 +93,8 @@ class _Auto:
             makespan = self.best.makespan if self.best else None
             self.options.on_progress(Progress(time.monotonic() - self.began, makespan, self.bound))
 
-    def _relaxed(self) -> bool:
-        """Solve the relaxation for a bound and for what it recomputes; return True if it proves that nothing fits."""
+    def _proves_infeasible(self) -> bool:
+        """Solve the relaxation, and return whether it proves that nothing fits; if not, it gives a bound, and plans to place."""
         model = SlackModel(self.instance, rounding=Rounding.OUTER, reductions=Reductions.for_bound(self.instance))
         end = self._until(1.0)
         try:
@@ -109,10 +109,10 @@ class _Auto:
             self.bound = max(self.bound, proven_bound(model, multipliers, BITS))
         self._tell()
         if relaxation.values:
-            self._rounded({model.reduced.intervals[g].number: relaxation.values[column] for g, column in model.r.items()})
+            self._round({model.reduced.intervals[g].number: relaxation.values[column] for g, column in model.r.items()})
         return False
 
-    def _rounded(self, recomputed: dict[int, float]) -> None:
+    def _round(self, recomputed: dict[int, float]) -> None:
         """Place plans that recompute what the relaxation does, by idle interval, from different shares on."""
         search = SlackSwap(self.instance, swap=True, recompute=True)
         for least in THRESHOLDS:

@@ -128,7 +128,8 @@ def solve(
         The certified gap, as a share of the makespan, within which a result counts as optimal.
     time_limit
         Seconds after which an exact method returns the best that it has, and after which the proof of a bound is given up;
-        None for no limit, though `auto` never leaves more than a minute to its exact solver.
+        None for no limit, though `auto` never leaves more than a minute to its exact solver. Greedy, whose plan every method
+        begins with, runs to its end.
     threads
         Threads of an exact solver; None leaves the number to it.
     seed
