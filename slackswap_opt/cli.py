@@ -105,7 +105,9 @@ def _add_plan(plan: argparse.ArgumentParser) -> None:
     plan.add_argument("--prices", action="store_true", help="say what more memory and bandwidth would save, and what binds")
     plan.add_argument("--solver", metavar="NAME", help="the solver of a method that takes one")
     plan.add_argument("--tolerance", type=float, metavar="SHARE", help="the gap that counts as optimal (default: 0.0001)")
-    plan.add_argument("--time-limit", type=float, metavar="SECONDS", help="when a solver stops with its best; greedy goes first, to its end")
+    plan.add_argument(
+        "--time-limit", type=float, metavar="SECONDS", help="when a solver stops with its best; greedy comes first"
+    )
     plan.add_argument("--threads", type=int, metavar="N", help="of a solver")
     plan.add_argument("--seed", type=int, metavar="N", help="of a solver's random choices (default: 0)")
     plan.add_argument("--save-instance", metavar="FILE", help="write the instance, with its budget, as JSON")

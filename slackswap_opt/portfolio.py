@@ -94,7 +94,7 @@ class _Auto:
             self.options.on_progress(Progress(time.monotonic() - self.began, makespan, self.bound))
 
     def _proves_infeasible(self) -> bool:
-        """Solve the relaxation, and return whether it proves that nothing fits; if not, it gives a bound, and plans to place."""
+        """Solve the relaxation, and return whether it proves that nothing fits; if not, it gives a bound, and plans."""
         model = SlackModel(self.instance, rounding=Rounding.OUTER, reductions=Reductions.for_bound(self.instance))
         end = self._until(1.0)
         try:
