@@ -50,7 +50,7 @@ def _check_combination(arguments: argparse.Namespace) -> None:
 
 
 def _one(arguments: argparse.Namespace) -> Report:
-    from slackswap_opt.runtime import profile_command
+    from slackswap_opt.runtime.target import profile_command
 
     # What a step prints is not among the results.
     with redirect_stdout(sys.stderr), _errors_of_the_step(arguments):
@@ -97,8 +97,8 @@ def _told(found: "Profile", device: str | None, result: Result | None) -> Report
 
 
 def _largest(arguments: argparse.Namespace) -> Report:
-    from slackswap_opt.runtime import find_step, largest_batch
-    from slackswap_opt.runtime.target import check_arguments
+    from slackswap_opt.runtime import largest_batch
+    from slackswap_opt.runtime.target import check_arguments, find_step
 
     budget = parse_size(arguments.budget, "budget")
     retained = 0.0 if arguments.retained is None else parse_share(arguments.retained, "--retained")

@@ -8,10 +8,12 @@ from slackswap_opt.runtime.links import LinkRates, measure_link
 from slackswap_opt.runtime.passes import ProfileError
 from slackswap_opt.runtime.profile import Profile
 from slackswap_opt.runtime.profiler import Profiler, profile
+from slackswap_opt.runtime.replay import ChangedArgumentError
 from slackswap_opt.runtime.rows import MemoryRow
-from slackswap_opt.runtime.target import find_step, profile_command
+from slackswap_opt.runtime.verify import VerificationError
 
 __all__ = [
+    "ChangedArgumentError",
     "LinkRates",
     "MemoryBudget",
     "MemoryRow",
@@ -21,11 +23,10 @@ __all__ = [
     "Profile",
     "ProfileError",
     "Profiler",
+    "VerificationError",
     "checkpoint_policies",
-    "find_step",
     "largest_batch",
     "measure_link",
     "profile",
-    "profile_command",
     "profile_fake",
 ]

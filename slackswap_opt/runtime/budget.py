@@ -11,7 +11,7 @@ from typing import Literal
 
 import torch
 
-from slackswap_opt.files import InputError, shown
+from slackswap_opt.files import InputError, check_type, shown
 from slackswap_opt.instance import Link
 from slackswap_opt.runtime.allowance import allowance, usage
 from slackswap_opt.runtime.choose import Choosing
@@ -29,7 +29,7 @@ from slackswap_opt.runtime.streams import Streams
 from slackswap_opt.runtime.transfers import Lanes, Transfers
 from slackswap_opt.runtime.verify import Verifying
 from slackswap_opt.schedule import Schedule
-from slackswap_opt.solve import METHODS
+from slackswap_opt.solve import check_options
 from slackswap_opt.units import parse_budget, parse_size
 
 PLANS = 8
@@ -43,7 +43,7 @@ class PlanLeftWarning(UserWarning):
 
 
 class PlanLeftError(RuntimeError):
-    """The same, where that is asked to be an error; what the step has computed is right."""
+    """A step left its plan, and `on_leave` is ``"raise"``; what the step has computed is right."""
 
 
 class MemoryBudget:
@@ -59,22 +59,28 @@ class MemoryBudget:
         What the step itself may allocate on the device: a size such as ``"12GiB"``, a share of what it takes without a plan,
         such as ``"50%"``, or bytes.
     device
-        Instead, the memory of the whole device that may be used, such as ``"24GiB"``: what is there before the step and what
-        the allocator rounds up are subtracted.
+        Instead, the memory of the whole device that may be used, such as ``"24GiB"`` or bytes: what is there before the step
+        and what the allocator rounds up are subtracted.
     schedule
-        A schedule that was planned elsewhere, for a profile of this step; may stand alone.
+        A schedule that was planned elsewhere, for a profile of this step; may stand alone. Steps of another kind are planned
+        for here if there is a budget too, with a warning in the log, and are an error otherwise.
     method
         Plans: the name of a method of `slackswap_opt.solve`, or a function from an instance to a schedule.
+    time_limit
+        Seconds that a method which runs a solver may take for the plans of one kind of step.
     link
         The link to the host; by default it is measured, and on the CPU assumed.
     exclude
-        Modules whose tensors stay where they are, as names or patterns such as ``"layers.0"`` or ``"*.norm"``.
+        Modules whose tensors stay where they are, as names or patterns such as ``"layers.0"`` or ``"*.norm"``; for plans made
+        here, not beside a schedule.
     smallest
-        Tensors below this size, in bytes or such as ``"64KiB"``, stay where they are.
+        Tensors below this size, in bytes or such as ``"64KiB"``, stay where they are; likewise.
     host_budget
-        What copies may use of the host's memory, likewise; by default nine tenths of what is free.
+        What copies may use of the host's memory at most, in bytes or such as ``"32GiB"``; never more than nine tenths of what
+        is free.
     clock
-        ``"forward"`` to follow operations in forward only, which costs half; ``"whole"`` to follow them in backward too.
+        ``"forward"`` to count operations in forward only, at less than half of the host's time that ``"whole"`` takes, which
+        counts them in backward too.
     verify
         Whether the first step under each plan is also carried out with everything swapped: its backward pass is run ahead on
         copies of all that was saved, and every saved tensor and gradient of the real pass is compared with it, bit by bit.
@@ -82,12 +88,16 @@ class MemoryBudget:
     on_leave
         ``"warn"`` once for a plan that a step leaves, or ``"raise"`` at the end of the step's scope or backward pass.
     lanes
-        What copies; by default streams on a CUDA device, and on the CPU copies that are done at once.
+        How copies are made and waited for; by default streams on a CUDA device, and on the CPU copies that are done at once.
 
     Raises
     ------
     InputError
         If an argument is not as described. From `step`: if the step cannot be profiled, or no plan fits.
+    VerificationError
+        From a step with `verify`: if some bits differ.
+    ChangedArgumentError
+        From a backward pass: if what has to run again reads a parameter that was written since forward.
 
     Examples
     --------
@@ -104,9 +114,10 @@ class MemoryBudget:
         self,
         budget: int | str | None = None,
         *,
-        device: str | None = None,
+        device: int | str | None = None,
         schedule: Schedule | None = None,
         method: Method = "greedy",
+        time_limit: float = 20.0,
         link: Link | None = None,
         exclude: Iterable[str] = (),
         smallest: int | str = 0,
@@ -120,8 +131,16 @@ class MemoryBudget:
             raise InputError("give either a budget such as '12GiB' or '50%', or the memory of the device as device='24GiB'")
         if isinstance(budget, str):
             parse_budget(budget, 1)
-        if isinstance(method, str) and method not in METHODS:
-            raise InputError(f"unknown method {shown(method)}; choose from {', '.join(METHODS)}")
+        elif budget is not None:
+            _bytes(budget, "budget")
+        _check_method(method, time_limit)
+        check_type(schedule, (Schedule, type(None)), "schedule", "a Schedule, or None")
+        check_type(link, (Link, type(None)), "link", "a Link, or None")
+        check_type(verify, bool, "verify", "true or false")
+        if isinstance(exclude, str) or not isinstance(exclude, Iterable):
+            raise InputError(f"exclude must be a sequence of names of modules, got {shown(exclude)}")
+        if schedule is not None and (exclude or smallest):
+            raise InputError("exclude and smallest are for plans made here: a schedule says itself what stays")
         for name, value, choices in (("clock", clock, ("forward", "whole")), ("on_leave", on_leave, ("warn", "raise"))):
             if value not in choices:
                 raise InputError(f"{name} must be '{choices[0]}' or '{choices[1]}', got {shown(value)}")
@@ -129,13 +148,14 @@ class MemoryBudget:
             budget=budget,
             schedule=schedule,
             method=method,
+            time_limit=time_limit,
             link=link,
             exclude=tuple(exclude),
             smallest=_bytes(smallest, "smallest"),
             whole_clock=clock == "whole",
             host_budget=None if host_budget is None else _bytes(host_budget, "host_budget"),
         )
-        self._memory = None if device is None else parse_size(device, "device")
+        self._memory = None if device is None else _bytes(device, "device")
         self._verify, self._on_leave, self._lanes = verify, on_leave, lanes
         self._transfers: Transfers | None = None
         self._learner = Learner()
@@ -252,6 +272,13 @@ class MemoryBudget:
             self._warned.add(id(plan))
             words = f"{said}; its results are those of plain training, but its memory is not bounded"
             warnings.warn(words, PlanLeftWarning, stacklevel=2)
+
+
+def _check_method(method: Method, time_limit: float) -> None:
+    if isinstance(method, str):
+        check_options([method], time_limit=time_limit)
+    elif not callable(method):
+        raise InputError(f"method must be the name of one, or a function from an instance to a schedule, got {shown(method)}")
 
 
 def _bytes(size: int | str, what: str) -> int:

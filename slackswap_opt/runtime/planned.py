@@ -1,6 +1,7 @@
 """From a profile and a person's wishes to what a step can follow: an instance, a plan, programs, and memory on the host."""
 
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -36,6 +37,7 @@ class Wishes:
     budget: int | str | None
     schedule: Schedule | None
     method: Method
+    time_limit: float
     link: Link | None
     exclude: tuple[str, ...]
     smallest: int
@@ -83,11 +85,14 @@ def ready(profile: Profile, wishes: Wishes) -> Ready:
         standing = None if wishes.whole_clock else coarse(profile, program)
         fits = standing is not None and (fitting.budget is None or standing.timeline.peak <= fitting.budget)
         return _routes(profile, (program, standing) if standing is not None and fits else (program,), None)
-    if given is not None and wishes.budget is None:
-        raise InputError(
-            f"the schedule is for '{given.name}' with fingerprint {given.fingerprint}, but this step has the fingerprint "
-            f"{profile.instance.fingerprint}; plan for a profile of this step, taken where it runs"
+    if given is not None:
+        other = (
+            f"the schedule is for '{given.name}' with fingerprint {given.fingerprint:.32}, but this step has the fingerprint "
+            f"{profile.instance.fingerprint}"
         )
+        if wishes.budget is None:
+            raise InputError(f"{other}; plan for a profile of this step, taken where it runs")
+        log.warning("%s: it is planned for here", other)
     return _planned(profile, instance, wishes)
 
 
@@ -114,7 +119,8 @@ def _bounded(instance: Instance, wishes: Wishes) -> Instance:
 
 
 def _planned(profile: Profile, instance: Instance, wishes: Wishes) -> Ready:
-    schedule, result = _solved(instance, wishes)
+    deadline = time.monotonic() + wishes.time_limit
+    schedule, result = _solved(instance, wishes, deadline)
     program = program_of(profile, schedule, instance)
     if wishes.whole_clock:
         return _routes(profile, (program,), result)
@@ -125,7 +131,7 @@ def _planned(profile: Profile, instance: Instance, wishes: Wishes) -> Ready:
             return _routes(profile, (program, standing) if standing else (program,), result)
         budget = (budget or 0) - (standing.timeline.peak - instance.budget)
         try:
-            schedule, result = _solved(instance.with_budget(max(budget, 0)), wishes)
+            schedule, result = _solved(instance.with_budget(max(budget, 0)), wishes, deadline)
         except InputError:
             break
         program = program_of(profile, schedule, instance)
@@ -133,10 +139,10 @@ def _planned(profile: Profile, instance: Instance, wishes: Wishes) -> Ready:
     return _routes(profile, (best[0],), best[1])
 
 
-def _solved(instance: Instance, wishes: Wishes) -> tuple[Schedule, Result | None]:
+def _solved(instance: Instance, wishes: Wishes, deadline: float) -> tuple[Schedule, Result | None]:
     if not isinstance(wishes.method, str):
         return wishes.method(instance), None
-    result = solve(instance, wishes.method)
+    result = solve(instance, wishes.method, time_limit=max(0.0, deadline - time.monotonic()))
     if result.schedule is None:
         raise InputError(f"no plan of method '{wishes.method}' fits this step into its budget: {result.message}")
     return result.schedule, result

@@ -19,7 +19,7 @@ from slackswap_opt.runtime.transfers import all_bytes
 log = logging.getLogger(__name__)
 
 
-class VerificationError(AssertionError):
+class VerificationError(RuntimeError):
     """A saved tensor or a gradient with other bits than in the all-swapped step: the message names it."""
 
 

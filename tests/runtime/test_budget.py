@@ -7,10 +7,13 @@ import torch
 from torch import Tensor, nn
 
 from slackswap_opt.files import InputError
+from slackswap_opt.instance import Instance
+from slackswap_opt.result import Result
 from slackswap_opt.runtime import profile
 from slackswap_opt.runtime.allowance import Usage, allowance
 from slackswap_opt.runtime.budget import MemoryBudget, PlanLeftError, PlanLeftWarning
 from slackswap_opt.schedule import Schedule
+from slackswap_opt.solve import solve
 from tests.runtime.loops import Net, Scope, batches, compare, everything, followed, ordinary
 from tests.runtime.plans import schedule_of, swap_all
 
@@ -95,6 +98,26 @@ def test_a_schedule_of_another_model_is_refused() -> None:
         ordinary(Net(), budget.step)
 
 
+def test_a_schedule_of_another_model_beside_a_budget_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    budget = MemoryBudget("80%", schedule=Schedule("other", "0" * 32, ()))
+    ordinary(Net(), budget.step)
+    assert "the schedule is for 'other' with fingerprint 0000" in caplog.text
+    assert followed(budget) == [4]
+
+
+def test_solvers_get_no_more_than_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits: list[float | None] = []
+
+    def noted(instance: Instance, method: str, *, time_limit: float | None) -> Result:
+        limits.append(time_limit)
+        return solve(instance, method, time_limit=0)
+
+    monkeypatch.setattr("slackswap_opt.runtime.planned.solve", noted)
+    ordinary(Net(), MemoryBudget("60%", method="auto", time_limit=7).step)
+    assert limits
+    assert all(limit is not None and 0 <= limit <= 7 for limit in limits)
+
+
 def test_a_budget_that_no_plan_fits_says_which_would_and_what_binds() -> None:
     model = Net()
     budget = MemoryBudget("1%")
@@ -134,7 +157,18 @@ def test_modules_and_small_tensors_can_be_left_alone() -> None:
         ({"budget": "1GiB", "smallest": "64"}, "smallest needs a unit"),
         ({"device": "24"}, "device needs a unit"),
         ({"budget": "24"}, "budget needs a unit"),
-        ({"budget": "1GiB", "method": "gredy"}, "unknown method 'gredy'; choose from greedy, "),
+        ({"budget": "1GiB", "method": "gredy"}, "unknown method 'gredy'; did you mean 'greedy'? choose from greedy, "),
+        ({"budget": "1GiB", "method": 3}, "method must be the name of one, or a function"),
+        ({"budget": "1GiB", "method": "auto", "time_limit": -1}, "time_limit must be 0 or more seconds"),
+        ({"budget": -5}, "budget must be bytes, 0 or more, or a size such as '64KiB', got -5"),
+        ({"budget": 12e9}, "budget must be bytes, 0 or more, or a size such as '64KiB', got 12000000000.0"),
+        ({"budget": True}, "budget must be bytes"),
+        ({"device": 2.5}, "device must be bytes"),
+        ({"budget": "1GiB", "exclude": "layers.0"}, "exclude must be a sequence of names of modules, got 'layers.0'"),
+        ({"budget": "1GiB", "verify": "yes"}, "verify must be true or false, got 'yes'"),
+        ({"schedule": "plan.json"}, "schedule must be a Schedule, or None, got 'plan.json'"),
+        ({"budget": "1GiB", "link": 5}, "link must be a Link, or None, got 5"),
+        ({"schedule": Schedule("x", "y", ()), "smallest": 5}, "exclude and smallest are for plans made here"),
     ],
 )
 def test_wrong_arguments(arguments: dict[str, object], message: str) -> None:

@@ -11,8 +11,9 @@ import torch
 from torch import nn
 
 from slackswap_opt.files import InputError
-from slackswap_opt.runtime import MemoryBudget, ProfileError, Profiler, find_step, measure_link, profile, profile_fake
+from slackswap_opt.runtime import MemoryBudget, ProfileError, Profiler, measure_link, profile, profile_fake
 from slackswap_opt.runtime.lanes import Immediate
+from slackswap_opt.runtime.target import find_step
 from slackswap_opt.schedule import Schedule
 from tests.runtime.loops import Loop, Net, backward_outside, batches, everything, ordinary
 from tests.runtime.plans import schedule_of, swap_all

@@ -8,7 +8,7 @@ import torch
 
 from slackswap_opt.files import InputError
 from slackswap_opt.instance import Instance
-from slackswap_opt.runtime import find_step, profile_command
+from slackswap_opt.runtime.target import find_step, profile_command
 
 SCRIPT = """
 import torch
