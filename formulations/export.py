@@ -2,6 +2,7 @@
 
 from slackswap_opt.files import InputError
 from slackswap_opt.formulations.linear import to_lp, to_mps
+from slackswap_opt.formulations.presolve import FOR_PLANS, Reductions
 from slackswap_opt.formulations.rounding import Rounding
 from slackswap_opt.formulations.slack import SlackModel
 from slackswap_opt.instance import Instance
@@ -32,7 +33,8 @@ def export(instance: Instance, format_: str, *, rounding: Rounding = Rounding.OU
     format_
         One of `FORMATS`.
     rounding
-        OUTER, whose optimum bounds the overhead of every plan from below, or INNER, whose solutions are plans.
+        OUTER, whose optimum bounds the overhead of every plan from below and whose relaxation is what certificates are made of,
+        or INNER, whose solutions are plans.
 
     Raises
     ------
@@ -47,6 +49,7 @@ def export(instance: Instance, format_: str, *, rounding: Rounding = Rounding.OU
         raise InputError(
             f"'{instance.name}' fits in {format_size(instance.budget)} with everything kept: there is nothing to decide"
         )
-    model = SlackModel(instance, rounding=rounding)
+    reductions = Reductions.for_bound(instance) if rounding is Rounding.OUTER else FOR_PLANS
+    model = SlackModel(instance, rounding=rounding, reductions=reductions)
     about = f"{instance.name}, budget {instance.budget}, {rounding} rounding"
     return FORMATS[format_](model.program, [about, *_LEGEND.splitlines()])

@@ -10,11 +10,13 @@ import pytest
 from hypothesis import given, settings
 
 from slackswap_opt.files import InputError
+from slackswap_opt.formulations.certificate import lower_bound
 from slackswap_opt.formulations.export import FORMATS, export
 from slackswap_opt.formulations.linear import LinearProgram, Sense, to_lp, to_mps
 from slackswap_opt.formulations.rounding import Rounding
 from slackswap_opt.formulations.slack import SlackModel
 from slackswap_opt.instance import Instance
+from slackswap_opt.instances import load
 from slackswap_opt.testing import instances
 from tests.example import STEP
 
@@ -44,6 +46,20 @@ def test_both_formats_are_the_same_program(tmp_path_factory: pytest.TempPathFact
     folder = tmp_path_factory.mktemp("programs")
     lp, mps = (optimum(written(folder / f"p.{name}", export(instance, name))) for name in FORMATS)
     assert lp == pytest.approx(mps)
+
+
+def test_the_relaxation_of_an_export_is_what_a_certificate_proves(tmp_path: Path) -> None:
+    instance = load("gpt2-xl", layers=12)
+    instance = instance.with_budget(instance.peak // 2)
+    solver = highspy.Highs()  # type: ignore[no-untyped-call]
+    solver.silent()
+    solver.readModel(str(written(tmp_path / "p.mps", export(instance, "mps"))))
+    solver.setOptionValue("solve_relaxation", True)
+    solver.run()
+    bound = lower_bound(instance).bound
+    assert bound is not None
+    # The certificate's multipliers are rounded, which costs at most a nanosecond here.
+    assert bound == pytest.approx(instance.ideal + solver.getObjectiveValue(), abs=2)
 
 
 # minimise 3 x - 2 y + z, where x + y <= 4, x >= 1 + z / 2 and z = 2 w, for integers x in [0, 9] and y in [-5, 2], z in [-8, 8],

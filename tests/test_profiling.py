@@ -155,6 +155,7 @@ def test_what_the_largest_batch_must_retain_is_passed_on(
             ("training_script:make_nothing", "--largest", "batch", "--budget", "1MB"),
             ["what makes the step must return it, a function without arguments, got 1"],
         ),
+        (("training_script:make_256",), ["ran no backward pass", "it returned a function: should that be the step?"]),
         (("..script:step",), ["expected package.module:function, got '..script:step'"]),
         (
             ("training_script:fail",),

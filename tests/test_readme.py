@@ -59,6 +59,13 @@ def test_the_loop_trains(capsys: pytest.CaptureFixture[str]) -> None:
     assert "left by" not in report
 
 
+def test_a_heuristic_as_the_documentation_has_it_is_placed(capsys: pytest.CaptureFixture[str]) -> None:
+    (lines,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/design.md").read_text(encoding="utf-8"), flags=re.DOTALL)
+    exec(compile(lines, "design.md", "exec"), {})
+    retained, best = (float(share) for share in re.findall(r"([0-9.]+)%", capsys.readouterr().out))
+    assert 50 < retained < best < 100
+
+
 def test_links_lead_somewhere_and_the_picture_is_small() -> None:
     targets = re.findall(r"\]\(([^)#]+)\)", README)
     assert "docs/gpt2-xl.png" in targets

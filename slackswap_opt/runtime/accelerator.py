@@ -26,10 +26,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from slackswap_opt.runtime.signatures import Signature
-
-NAMESPACE = "slackswap"
-"""Of the operators that stand for kernels which only exist on an accelerator."""
+from slackswap_opt.runtime.signatures import NAMESPACE, Signature
 
 LARGEST_HEAD = 256
 """The widest attention head that flash attention takes."""

@@ -23,8 +23,8 @@ class OnDevice:
     """Runs operations where their data is; times each kind, and counts what the allocator gives it meanwhile.
 
     A kind is an operator, its tensors' shapes, strides and types, and its other arguments; its duration is the median of
-    its runs. Only what leaves no trace is run more than once: what changes its arguments, draws random numbers or talks to
-    others is timed as it runs.
+    its runs. Only what leaves no trace is run more than once: what changes its arguments, draws random numbers, talks to
+    others or is none of PyTorch's own is timed as it runs.
 
     Parameters
     ----------
@@ -43,7 +43,7 @@ class OnDevice:
             result, peak = _counted(lambda: function(*args, **kwargs), device)
             return result, 0, peak
         samples = self._samples.setdefault((call.name, _described(args), _described(kwargs)), [])
-        if not samples and not (call.changed or call.undeclared or call.random or call.collective):
+        if not samples and call.own and not (call.changed or call.undeclared or call.random or call.collective):
             _repeat(lambda: function(*args, **kwargs), device, samples)
         if samples and len(samples) >= REPEATS:
             result, peak = _counted(lambda: function(*args, **kwargs), device)
@@ -89,7 +89,8 @@ def _counted(run: Callable[[], Any], device: torch.device) -> tuple[Any, int]:
     try:
         _autograd._enable_profiler_legacy(_ALLOCATIONS)
     except RuntimeError:
-        raise InputError("a profiler of PyTorch is active; profile the step outside of it") from None
+        busy = "a profiler of PyTorch is active, or another step is being profiled"
+        raise InputError(f"{busy}; profile the step outside of it") from None
     try:
         result = run()
     finally:

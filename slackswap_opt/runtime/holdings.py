@@ -74,7 +74,7 @@ class Holdings:
 
     def depend(self, entry: Entry) -> None:
         """Note what a recorded operation read outside of the step, which must not change before it runs again."""
-        for tensor, _ in entry.outside:
+        for tensor, _, _ in entry.outside:
             for storage in storages_in(tensor):
                 self._inputs.setdefault(storage._cdata, []).append(weakref.ref(entry))
 
@@ -137,6 +137,8 @@ class Holdings:
         if not there or entry.changed_argument() is not None or any(target.storage is None for target in entry.changes()):
             return False
         storages = run_again(entry, self._present, self.device)
+        if any(output >= len(storages) for output, _ in entry.births):
+            return False
         for output, reference in entry.births:
             record = reference()
             if record is not None and record.held is None:

@@ -20,7 +20,7 @@ from slackswap_opt.runtime.trace import Trace
 REMEMBERED = 8
 """How many steps that came once are remembered."""
 
-PATIENCE = 32
+PATIENCE = 16
 """How many steps are profiled in vain before no more are, if there is a plan already."""
 
 log = logging.getLogger(__name__)

@@ -1,6 +1,7 @@
 """One traced step, and steps until two in a row are equal."""
 
 import gc
+import inspect
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -78,11 +79,12 @@ def run_once(step: Callable[[], Any], measure: Measure, guard: Guard, copies: Co
             result = step()
     finally:
         trace = traced.end()
+    returned = "; it returned a function: should that be the step?" if inspect.isroutine(result) else ""
     del result
     trace.left = traced.tracer.left()
     if not any(call.backward for call in trace.calls):
         raise ProfileError(
-            "the step ran no backward pass; it should do forward and backward, as model(batch).loss.backward() does"
+            "the step ran no backward pass; it should do forward and backward, as model(batch).loss.backward() does" + returned
         )
     return trace
 

@@ -36,8 +36,8 @@ def refuse_tensor(tensor: torch.Tensor) -> None:
     """
     if type(tensor).__name__ == "DTensor":
         raise InputError("a parameter is a DTensor, sharded over devices; profile the model before it is sharded")
-    if tensor.is_meta:
+    if tensor.is_meta and isinstance(tensor, nn.Parameter):
         raise InputError(
-            "a tensor is on the meta device, which has no data to train on; build the model under FakeTensorMode instead, "
+            "a parameter is on the meta device, which has no data to train on; build the model under FakeTensorMode instead, "
             "or on a device"
         )

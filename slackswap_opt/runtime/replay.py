@@ -1,7 +1,8 @@
 """Running recorded operations again, as they ran the first time: below autograd and autocast, with the same random numbers."""
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -101,16 +102,26 @@ def run_again(entry: Entry, storage_of: Callable[[Activation], Storage], device:
         )
     args = [_restored(value, storage_of) for value in entry.args]
     kwargs = {key: _restored(value, storage_of) for key, value in entry.kwargs.items()}
-    if entry.generator is None:
-        result = entry.function(*args, **kwargs)
-    else:
-        now = generator_state(device)
+    with _as_then(entry, device):
+        return storages_in(entry.function(*args, **kwargs))
+
+
+@contextmanager
+def _as_then(entry: Entry, device: torch.device) -> Iterator[None]:
+    """Return a context with the random numbers and the default type that an operation had when it ran first."""
+    generator = None if entry.generator is None else generator_state(device)
+    dtype = torch.get_default_dtype()
+    if entry.generator is not None:
         set_generator_state(device, entry.generator)
-        try:
-            result = entry.function(*args, **kwargs)
-        finally:
-            set_generator_state(device, now)
-    return storages_in(result)
+    if dtype != entry.dtype:
+        torch.set_default_dtype(entry.dtype)
+    try:
+        yield
+    finally:
+        if generator is not None:
+            set_generator_state(device, generator)
+        if dtype != entry.dtype:
+            torch.set_default_dtype(dtype)
 
 
 def _restored(value: Any, storage_of: Callable[[Activation], Storage]) -> Any:

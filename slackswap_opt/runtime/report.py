@@ -58,12 +58,15 @@ class PlanReport:
         What was planned.
     steps
         The latest ones.
+    verified
+        Whether a step under it was compared with the same step all swapped, as `MemoryBudget` may be asked for.
     """
 
     name: str
     fingerprint: str
     ready: Ready
     steps: tuple[StepRecord, ...]
+    verified: bool = False
 
     def beside(self) -> int | None:
         """Return the nanoseconds of a step that are neither its operations' nor waits, or None if no step followed the plan.
@@ -90,7 +93,6 @@ class PlanReport:
             return round(median(values)) if values else None
 
         sizes = [
-            ("peak", timeline.peak, measured(peaks)),
             ("moved to the host", timeline.offloaded, measured([step.offloaded for step in followed])),
             ("moved back", timeline.prefetched, measured([step.prefetched for step in followed])),
         ]
@@ -100,8 +102,10 @@ class PlanReport:
             ("waiting for return", timeline.prefetch_stall, measured([step.prefetch_stall for step in followed])),
         ]
         reruns = measured([step.reruns for step in followed])
+        peak = _shown(measured(peaks), format_size) or ("not counted" if followed else "")
         return [
             *((what, format_time(predicted), _shown(seen, format_time)) for what, predicted, seen in times),
+            ("peak", format_size(timeline.peak), peak),
             *((what, format_size(predicted), _shown(seen, format_size)) for what, predicted, seen in sizes),
             ("operations run again", str(timeline.recomputed), _shown(reruns, str)),
         ]
@@ -150,6 +154,7 @@ def _table(plan: PlanReport) -> list[str]:
         each = format_time(round(beside / len(program)))
         what = "Python, autograd and the runtime, which no prediction holds"
         lines.append(f"{what}: {format_time(beside)} of the step, {each} an operation")
+    lines += ["verified: a step read and made the same bits as with everything swapped"] if plan.verified else []
     reasons = Counter(step.reason for step in plan.steps if step.reason)
     lines += [f"left by {count} of {len(plan.steps)} steps: {reason}" for reason, count in reasons.items()]
     return lines + [f"held by something unknown: '{name}', {format_size(size)}" for name, size in _unexpected(plan)]

@@ -21,6 +21,16 @@ UNDECLARED = {"running_mean": "training", "running_var": "training", "dropout_st
 state of its dropout.
 """
 
+NAMESPACE = "slackswap"
+"""Of the operators that stand for kernels which only exist on an accelerator."""
+
+OWN = frozenset(("aten", "prims", "prim", NAMESPACE))
+"""Namespaces of operators whose schemas and tags say what they do. Others may draw random numbers, count or write, and need
+not say so."""
+
+MODAL = frozenset(("mkldnn_rnn_layer",))
+"""Operators that make other results where gradients are not computed, as is so where operations run again."""
+
 ALLOCATIONS = frozenset(("empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided"))
 """Operators whose result has no contents yet."""
 
@@ -47,6 +57,8 @@ class Signature:
         Whether the host reads its data, for a number or for the shape of the result.
     collective
         Whether it talks to other processes.
+    own
+        Whether it is one of PyTorch's own.
     """
 
     name: str
@@ -57,6 +69,7 @@ class Signature:
     random: bool
     asks: bool
     collective: bool
+    own: bool
 
     def argument(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Return the value of an argument of a call, or None where it was left out."""
@@ -88,6 +101,7 @@ def signature(function: Any) -> Signature:
         random=torch.Tag.nondeterministic_seeded in tags,
         asks=torch.Tag.data_dependent_output in tags or torch.Tag.dynamic_output_shape in tags,
         collective=function.namespace in COLLECTIVES,
+        own=function.namespace in OWN,
     )
 
 
@@ -99,6 +113,12 @@ def obstacle(call: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
         return "the host reads its data"
     if "generator" in call.arguments and call.argument("generator", args, kwargs) is not None:
         return "it draws from a generator of the user's own"
+    if not call.own:
+        return "it is none of PyTorch's own operators"
+    if call.short in MODAL:
+        return "it makes other results where gradients are not computed"
+    if any(tensor.is_inference() for tensor in tensors_in((args, kwargs))):
+        return "it reads a tensor that was made in inference mode, where writes are not counted"
     return ""
 
 

@@ -41,7 +41,8 @@ class Plan:
     def report(self) -> PlanReport:
         """Return what happened."""
         instance = self.ready.profile.instance
-        return PlanReport(instance.name, instance.fingerprint, self.ready, tuple(record() for record in self._records))
+        steps = tuple(record() for record in self._records)
+        return PlanReport(instance.name, instance.fingerprint, self.ready, steps, self.verified)
 
 
 class PlannedStep:

@@ -94,19 +94,22 @@ class Entry:
     function, args, kwargs
         The call, with storages of the step replaced by references.
     outside
-        The tensors among its arguments that are none of the runtime's, with their versions.
+        The tensors among its arguments that are none of the runtime's, with their versions and their storages' identities.
     parents
         The storages that it reads, its own results left out.
     births, targets
         Weak references to the storages that it makes, each with its place among the results, and to those that it changes.
     generator
         The state of the random number generator before it, if it draws from one.
+    dtype
+        The default type of floating-point numbers when it ran.
     """
 
     __slots__ = (
         "__weakref__",
         "args",
         "births",
+        "dtype",
         "function",
         "generator",
         "kwargs",
@@ -118,15 +121,19 @@ class Entry:
 
     def __init__(self, operation: int, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.operation, self.function, self.args, self.kwargs = operation, function, args, kwargs
-        self.outside: list[tuple[torch.Tensor, int]] = []
+        self.outside: list[tuple[torch.Tensor, int, int]] = []
         self.parents: list[Activation] = []
         self.births: list[tuple[int, weakref.ref[Activation]]] = []
         self.targets: list[weakref.ref[Activation]] = []
         self.generator: bytes | None = None
+        self.dtype = torch.get_default_dtype()
 
     def changed_argument(self) -> tuple[torch.Tensor, int] | None:
-        """Return an argument from outside of the step that was written since, with its version before, or None."""
-        return next((pair for pair in self.outside if pair[0]._version != pair[1]), None)
+        """Return an argument from outside of the step that was written or replaced since, with its version before, or None."""
+        for tensor, version, storage in self.outside:
+            if tensor._version != version or tensor.untyped_storage()._cdata != storage:
+                return tensor, version
+        return None
 
     def changes(self) -> Iterator[Activation]:
         """Yield what it changes in place and is still known."""
@@ -192,7 +199,7 @@ def _reference(tensor: torch.Tensor, entry: Entry, find: Find, targets: tuple[Ac
     record = find(tensor.untyped_storage())
     if record is None:
         if not tensor.is_inference():
-            entry.outside.append((tensor, tensor._version))
+            entry.outside.append((tensor, tensor._version, tensor.untyped_storage()._cdata))
         return tensor
     if record in targets:
         return Reference(weakref.ref(record), Geometry.of(tensor))

@@ -76,9 +76,13 @@ class Storage(Record):
         Whether it became the gradient of a leaf.
     obstacle
         Why it cannot move, or an empty string.
+    borrowed
+        Whether its memory is not PyTorch's, as where a NumPy array is taken for a tensor: then writes need not be counted.
+        Parameters are taken to be written by optimizers alone.
     """
 
     __slots__ = (
+        "borrowed",
         "dtype",
         "late",
         "lives",
@@ -101,6 +105,7 @@ class Storage(Record):
         self.released: int | None = 0
         self.late = self.parameter_gradient = False
         self.obstacle = ""
+        self.borrowed = False
 
 
 @dataclass(slots=True)

@@ -7,13 +7,13 @@ from typing import Any, Protocol
 import torch
 from torch._C import _autograd
 
-from slackswap_opt.runtime.accelerator import NAMESPACE
 from slackswap_opt.runtime.clock import Clock, backward_running
 from slackswap_opt.runtime.copies import Copies
 from slackswap_opt.runtime.modules import NOWHERE, Modules, Place
 from slackswap_opt.runtime.refusals import refuse_tensor
 from slackswap_opt.runtime.saved import kept, overwritten, unkept
 from slackswap_opt.runtime.signatures import (
+    NAMESPACE,
     Signature,
     inside_custom_function,
     obstacle,
@@ -96,6 +96,8 @@ class Tracer(Clock):  # type: ignore[no-untyped-call]
         result, call.duration, peak = self._measure.run(known, function, args, kwargs)
         if not call.obstacle and lifted:
             call.obstacle = "it lets in a tensor that Python code made"
+        elif not call.obstacle and any(record.borrowed for record in reads):
+            call.obstacle = "it reads memory that is not PyTorch's, where writes are not counted"
         elif not call.obstacle and not all(map(is_plain, tensors_in((args, kwargs, result)))):
             call.obstacle = "it takes or makes a tensor that is more than a storage and a shape"
         born = [*lifted, *self._births(index, result)]
@@ -185,6 +187,7 @@ class Tracer(Clock):  # type: ignore[no-untyped-call]
             self._outside -= 1
         record = Storage(maker, output, self._outside if maker == OUTSIDE else len(self.trace.storages), tensor)
         self._storages.attach(record, storage)
+        record.borrowed = maker == OUTSIDE and not isinstance(tensor, torch.nn.Parameter) and not storage.resizable()
         if maker != OUTSIDE:
             self.trace.storages.append(record)
             record.lives.append((maker, None))

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -356,6 +357,71 @@ def custom_function(model: Net, scope: Scope) -> list[object]:
     return _in_parts(model, scope, lambda y: model.layers[1](Exponential.apply(y)))  # type: ignore[no-untyped-call]
 
 
+@torch.library.custom_op("slackswap_tests::drop", mutates_args=())
+def drop(x: Tensor) -> Tensor:
+    """Draws random numbers, and does not say so by a tag."""
+    return x * (torch.rand(x.shape) > 0.1)
+
+
+drop.register_autograd(lambda ctx, gradient: gradient)
+
+
+def custom_operator(model: Net, scope: Scope) -> list[object]:
+    return _in_parts(model, scope, lambda y: model.layers[1](drop(y)).sigmoid())
+
+
+def recurrent(model: Net, scope: Scope) -> list[object]:
+    """On the CPU an operator whose results depend on whether gradients are computed."""
+    torch.manual_seed(1)
+    memory = nn.LSTM(8, 8)
+    return _in_parts(model, scope, lambda y: memory(y)[0].sigmoid())
+
+
+def other_default_type(model: Net, scope: Scope) -> list[object]:
+    model.double()
+
+    def second(y: Tensor) -> Tensor:
+        torch.set_default_dtype(torch.float64)
+        try:
+            return y * (torch.arange(8) / 7).exp()
+        finally:
+            torch.set_default_dtype(torch.float32)
+
+    return _in_parts(model, scope, second, torch.float64)
+
+
+def inference_buffer(model: Net, scope: Scope) -> list[object]:
+    """Written again before backward: plain training does not mind, since it saved what was made of it."""
+    with torch.inference_mode():
+        shift = torch.zeros(8)
+
+    def second(y: Tensor) -> Tensor:
+        bias = model.get_parameter("layers.1.0.bias").detach()
+        return y * (shift + bias).exp()
+
+    return _in_parts(model, scope, second, before_backward=lambda: _written(shift))
+
+
+def _written(shift: Tensor) -> None:
+    with torch.inference_mode():
+        shift.add_(1)
+
+
+def reused_array(model: Net, scope: Scope) -> list[object]:
+    """A loader that fills the same array with each batch."""
+    array = np.zeros(8, np.float32)
+    shift = torch.from_numpy(array)
+
+    def refill() -> None:
+        array[:] += 1
+
+    return _in_parts(model, scope, lambda y: y * (shift * 0.1).exp(), before_backward=refill)
+
+
+def shapes_on_meta(model: Net, scope: Scope) -> list[object]:
+    return _in_parts(model, scope, lambda y: model.layers[1](y) * torch.empty(3, 4, device="meta").t().shape[0])
+
+
 def differentiated_twice(model: Net, scope: Scope) -> list[object]:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     losses: list[object] = []
@@ -371,13 +437,20 @@ def differentiated_twice(model: Net, scope: Scope) -> list[object]:
     return losses
 
 
-def _in_parts(model: Net, scope: Scope, second: Callable[[Tensor], Tensor]) -> list[object]:
+def _in_parts(
+    model: Net,
+    scope: Scope,
+    second: Callable[[Tensor], Tensor],
+    dtype: torch.dtype = torch.float32,
+    before_backward: Callable[[], None] = lambda: None,
+) -> list[object]:
     """Train with `second` in the place of the second layer."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     losses: list[object] = []
     for x in batches(6):
         with scope():
-            loss = model.layers[2](second(model.layers[0](x))).square().mean()
+            loss = model.layers[2](second(model.layers[0](x.to(dtype)))).square().mean()
+        before_backward()
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -406,6 +479,12 @@ LOOPS: dict[Loop, int] = {
     mode_inside: 4,
     mode_around_a_part: 4,
     custom_function: 4,
+    custom_operator: 4,
+    recurrent: 3,
+    other_default_type: 4,
+    inference_buffer: 4,
+    reused_array: 4,
+    shapes_on_meta: 4,
     differentiated_twice: 4,
 }
 """The loops, and how many of their steps follow a plan at least."""

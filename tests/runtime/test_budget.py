@@ -40,6 +40,14 @@ def test_a_report_says_what_was_predicted_and_what_was_measured() -> None:
     assert "2 steps profiled, 1 planned for" in text
     for what in ("step", "peak", "moved to the host", "moved back", "operations run again", "predicted", "measured"):
         assert what in text
+    assert "not counted" in text
+    assert "verified" not in text
+
+
+def test_a_report_says_what_was_verified() -> None:
+    budget = MemoryBudget("70%", verify=True)
+    ordinary(Net(), budget.step)
+    assert "verified: a step read and made the same bits as with everything swapped" in str(budget.report())
 
 
 def test_batches_of_several_shapes_choose_among_plans() -> None:
