@@ -117,7 +117,8 @@ def decided(result: Result, decision: Decision) -> str:
         chosen = [i for i, made in taken.items() if made == {Decision.KEEP}]
     else:
         chosen = [i for i, made in taken.items() if decision in made]
-    return f"{len(chosen)} of {len(taken)} idle tensors, {format_size(sum(result.instance.tensors[i].size for i in chosen))}"
+    size = format_size(sum(result.instance.tensors[i].size for i in chosen))
+    return f"{len(chosen)} of {len(taken)} tensors with idle intervals, {size} in all"
 
 
 def compare_table(results: Sequence[Result]) -> Table:
@@ -186,8 +187,9 @@ def profile_table(profile: "Profile", hardware: str | None) -> Table:
         [
             ("profiled", f"{len(instance.operations)} operations and {len(instance.tensors)} tensors {where}"),
             ("peak", exact_size(instance.peak)),
-            ("no plan below", f"{exact_size(max(instance.floor, default=0))}, the need of a single operation"),
+            ("no plan below", f"{exact_size(max(instance.floor, default=0))}, which some operation needs at least"),
             ("step", f"{format_time(instance.ideal)} with unlimited memory"),
+            ("link", f"{_bandwidths(instance.link)}, assumed; a plan depends on it"),
         ],
     )
 

@@ -144,7 +144,7 @@ def _table(plan: PlanReport) -> list[str]:
     kept = "no budget" if budget is None else f"a budget of {format_size(budget)}"
     clock = "standing still in backward" if program.passes else "running throughout"
     lines = [
-        f"{plan.name} ({len(program)} operations): {retained} of ideal throughput predicted under {kept}; clock {clock}",
+        f"{plan.name}: {retained} of ideal throughput predicted under {kept}; clock {clock}",
         f"{'':22}{'predicted':>14}{'measured':>14}",
         *(f"{what:22}{predicted:>14}{seen:>14}" for what, predicted, seen in plan.rows()),
         f"{'host memory':22}{format_size(plan.ready.host):>14}",
