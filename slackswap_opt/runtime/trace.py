@@ -35,6 +35,8 @@ class Call:
         Whether it draws random numbers.
     obstacle
         Why it cannot run again, or an empty string.
+    custom
+        Whether it runs inside a custom autograd Function.
     """
 
     function: str
@@ -50,6 +52,7 @@ class Call:
     duration: int = 0
     random: bool = False
     obstacle: str = ""
+    custom: bool = False
 
 
 class Storage(Record):

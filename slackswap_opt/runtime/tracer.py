@@ -2,6 +2,7 @@
 
 import weakref
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 from typing import Any, Protocol
 
 import torch
@@ -85,7 +86,8 @@ class Tracer(Clock):  # type: ignore[no-untyped-call]
         call = Call(known.name, known.short, self._place(), backward_running(), torch.is_grad_enabled())
         call.graph |= not call.backward
         call.random, call.obstacle = known.random, obstacle(known, args, kwargs)
-        if not call.obstacle and function.namespace != NAMESPACE and inside_custom_function():
+        call.custom = function.namespace != NAMESPACE and inside_custom_function()
+        if not call.obstacle and call.custom:
             call.obstacle = "it runs inside a custom autograd Function"
         self.trace.calls.append(call)
         # Only records from here on, never a storage: whatever this frame held would die late.
@@ -154,6 +156,7 @@ class Tracer(Clock):  # type: ignore[no-untyped-call]
     def end(self) -> Trace:
         """Close the step: what is alive now outlives it."""
         self._ended = True
+        self._finish_custom_functions()
         for storage in self.trace.storages:
             # Whether something lives until the step ends or until the next one begins makes no difference to either.
             if storage in self._counts or (storage.packs and storage.released == self.index):
@@ -161,6 +164,21 @@ class Tracer(Clock):  # type: ignore[no-untyped-call]
             if storage.lives[-1][1] == self.index:
                 storage.lives[-1] = (storage.lives[-1][0], None)
         return self.trace
+
+    def _finish_custom_functions(self) -> None:
+        """Let the last operation inside of a custom Function write what those before it there made.
+
+        A kernel that no operator stands for may write until then: no copy is to be made before.
+        """
+        made: list[int] = []
+        for call, following in pairwise([*self.trace.calls, None]):
+            assert call is not None
+            if call.custom and not call.backward:
+                if following is not None and following.custom and not following.backward:
+                    made += [n for n in call.writes if n not in made and n not in following.writes]
+                    continue
+                call.writes = (*call.writes, *(n for n in made if n not in call.writes))
+            made = []
 
     def left(self) -> tuple[int, int]:
         """Return how many of the step's storages are still alive that are no leaf's gradient, and their bytes."""

@@ -353,6 +353,27 @@ class Exponential(torch.autograd.Function):
         return gradient * y  # type: ignore[no-any-return]
 
 
+class Doubled(torch.autograd.Function):
+    """Written where no operator is seen, after another operation of the same Function."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        y = x.clone()
+        factor = torch.full((1,), 2.0)
+        y.numpy()[:] *= 2
+        ctx.save_for_backward(y, factor)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        y, factor = ctx.saved_tensors
+        return gradient * factor * y  # type: ignore[no-any-return]
+
+
+def kernel_in_a_function(model: Net, scope: Scope) -> list[object]:
+    return _in_parts(model, scope, lambda y: model.layers[1](Doubled.apply(y.sin())).sin())  # type: ignore[no-untyped-call]
+
+
 def custom_function(model: Net, scope: Scope) -> list[object]:
     return _in_parts(model, scope, lambda y: model.layers[1](Exponential.apply(y)))  # type: ignore[no-untyped-call]
 
@@ -479,6 +500,7 @@ LOOPS: dict[Loop, int] = {
     mode_inside: 4,
     mode_around_a_part: 4,
     custom_function: 4,
+    kernel_in_a_function: 4,
     custom_operator: 4,
     recurrent: 3,
     other_default_type: 4,
