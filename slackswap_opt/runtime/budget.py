@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 import torch
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from slackswap_opt.files import InputError, check_type, shown
 from slackswap_opt.instance import Link
@@ -22,6 +23,7 @@ from slackswap_opt.runtime.learn import Learner
 from slackswap_opt.runtime.links import measure_link
 from slackswap_opt.runtime.planned import Method, Wishes, ready
 from slackswap_opt.runtime.profile import Profile
+from slackswap_opt.runtime.replay import exchange_modes
 from slackswap_opt.runtime.report import Report
 from slackswap_opt.runtime.running import Running
 from slackswap_opt.runtime.steps import Plan, PlannedStep
@@ -180,6 +182,7 @@ class MemoryBudget:
         if self._inside:
             raise InputError("a step of this MemoryBudget is inside of another one; leave its scope first")
         self._inside = True
+        modes, gradients = _get_current_dispatch_mode_stack(), torch.is_grad_enabled()
         try:
             self._end_last()
             if not self._plans or self._learner.wants_another or self._would_leave():
@@ -189,6 +192,11 @@ class MemoryBudget:
                 self._current = self._planned_step()
                 with self._current.running.scope():
                     yield
+        except KeyboardInterrupt:
+            # It may have come while something was being put back.
+            exchange_modes(modes)
+            torch.set_grad_enabled(gradients)
+            raise
         finally:
             self._inside = False
 

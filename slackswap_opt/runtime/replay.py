@@ -37,7 +37,7 @@ class quiet:  # noqa: N801
         self._below = below
 
     def __enter__(self) -> None:
-        self._modes = _exchange_modes(self._below)
+        self._modes = exchange_modes(self._below)
         self._enabled = torch.is_grad_enabled()
         torch._C._set_grad_enabled(False)
         self._autocast = torch._C._DisableAutocast()
@@ -46,10 +46,10 @@ class quiet:  # noqa: N801
     def __exit__(self, *exception: object) -> None:
         self._autocast.__exit__(*exception)
         torch._C._set_grad_enabled(self._enabled)
-        _exchange_modes(self._modes)
+        exchange_modes(self._modes)
 
 
-def _exchange_modes(modes: list[TorchDispatchMode]) -> list[TorchDispatchMode]:
+def exchange_modes(modes: list[TorchDispatchMode]) -> list[TorchDispatchMode]:
     """Let `modes` be the active ones, and return those that were."""
     active = _get_current_dispatch_mode_stack()
     if active != modes:

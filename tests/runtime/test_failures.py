@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from slackswap_opt.files import InputError
 from slackswap_opt.runtime import MemoryBudget, ProfileError, Profiler, measure_link, profile, profile_fake
 from slackswap_opt.runtime.lanes import Immediate
+from slackswap_opt.runtime.replay import quiet
 from slackswap_opt.runtime.target import find_step
 from slackswap_opt.schedule import Schedule
 from tests.runtime.loops import Loop, Net, backward_outside, batches, everything, ordinary
@@ -291,3 +293,22 @@ def test_a_budget_that_is_gone_takes_everything_with_it() -> None:
     gc.collect()
     assert transfers() is None
     assert [plan() for plan in plans] == [None]
+
+
+def test_an_interrupt_while_something_is_put_back_leaves_modes_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
+    budget = everything()
+    ordinary(Net(), budget.step)
+    leave = quiet.__exit__
+
+    def interrupted(self: quiet, *exception: object) -> None:
+        self._autocast.__exit__(*exception)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(quiet, "__exit__", interrupted)
+    model, x = Net(), torch.randn(16, 8)
+    with pytest.raises(KeyboardInterrupt), budget.step():
+        model(x).square().mean().backward()
+    monkeypatch.setattr(quiet, "__exit__", leave)
+    assert torch.is_grad_enabled()
+    assert _get_current_dispatch_mode_stack() == []
+    budget.close()
