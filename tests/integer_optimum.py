@@ -14,7 +14,8 @@ def integer_optimum(program: LinearProgram) -> int | None:
 
     solver = highspy.Highs.__new__(highspy.Highs)
     super(highspy.Highs, solver).__init__()
-    for option, value in {"output_flag": False, "threads": 1, "mip_rel_gap": 0.0, "mip_abs_gap": 0.0}.items():
+    # No number of threads: HiGHS has one for a process, and refuses another than that of an earlier solve.
+    for option, value in {"output_flag": False, "mip_rel_gap": 0.0, "mip_abs_gap": 0.0}.items():
         solver.setOptionValue(option, value)
     model = highspy.HighsLp()
     model.num_col_, model.num_row_ = len(program.variables), len(program.rows)
