@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from slackswap_opt.files import LARGEST, InputError, check_integer, check_string, shown
+from slackswap_opt.files import LARGEST, InputError, check_integer, check_string, check_type, shown
 
 if TYPE_CHECKING:
     from slackswap_opt.instance import Instance, Link, Operation, Tensor
@@ -37,13 +37,13 @@ def check_link(link: "Link") -> None:
     check_integer(link.offload_bandwidth, "link.offload_bandwidth", least=1)
     check_integer(link.prefetch_bandwidth, "link.prefetch_bandwidth", least=1)
     check_integer(link.latency, "link.latency")
-    _check_flag(link.duplex, "link.duplex")
+    check_type(link.duplex, bool, "link.duplex", "true or false")
 
 
 def _check_tensor(tensor: "Tensor", where: str) -> None:
     check_string(tensor.name, f"{where}.name")
     check_integer(tensor.size, f"{where}.size ('{tensor.name}')")
-    _check_flag(tensor.swappable, f"{where}.swappable ('{tensor.name}')")
+    check_type(tensor.swappable, bool, f"{where}.swappable ('{tensor.name}')", "true or false")
     check_string(tensor.kind, f"{where}.kind ('{tensor.name}')")
 
 
@@ -51,7 +51,7 @@ def _check_operation(operation: "Operation", where: str, tensors: int) -> None:
     check_string(operation.name, f"{where}.name")
     check_integer(operation.duration, f"{where}.duration ('{operation.name}')")
     check_integer(operation.workspace, f"{where}.workspace ('{operation.name}')")
-    _check_flag(operation.recomputable, f"{where}.recomputable ('{operation.name}')")
+    check_type(operation.recomputable, bool, f"{where}.recomputable ('{operation.name}')", "true or false")
     if operation.phase not in ("forward", "backward"):
         raise InputError(f"{where}.phase ('{operation.name}') must be 'forward' or 'backward', got {shown(operation.phase)}")
     if operation.block is not None:
@@ -85,11 +85,6 @@ def _check_held(tensor: "Tensor", where: str, written: int, operations: int) -> 
         end = stretch[1]
     if tensor.held[0][0] < written:
         raise InputError(f"{where}.held: '{tensor.name}' is held before any operation has written it")
-
-
-def _check_flag(value: object, where: str) -> None:
-    if not isinstance(value, bool):
-        raise InputError(f"{where} must be true or false, got {shown(value)}")
 
 
 def _check_unique(field: str, names: list[str]) -> None:

@@ -1,6 +1,6 @@
-"""Quantities as people write them: sizes, budgets, bandwidths and times, read exactly and printed shortly.
+"""Quantities as people write them: sizes, budgets and bandwidths are read exactly, these and times printed shortly.
 
-GB is 10^9 bytes, GiB is 2^30. Reading uses fractions, never floats, and rounds down to a whole byte or nanosecond.
+GB is 10^9 bytes, GiB is 2^30. Reading uses fractions, never floats, and rounds down to a whole byte.
 """
 
 import re
@@ -14,7 +14,7 @@ _PREFIXES = "kMGTP"
 _SIZES = {"B": 1, **{f"{p}B": 1000**n for n, p in enumerate(_PREFIXES, 1)}}
 _SIZES |= {f"{p}iB": 1024**n for n, p in enumerate(_PREFIXES.upper(), 1)}
 _BANDWIDTHS = {f"{unit}/s": factor for unit, factor in _SIZES.items()}
-_TIMES = {"ns": 1, "us": 10**3, "µs": 10**3, "ms": 10**6, "s": 10**9}
+_TIMES = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9}
 _QUANTITY = re.compile(r"(-?)([0-9]{1,30}(?:\.[0-9]{0,30})?|\.[0-9]{1,30})\s*([^\s0-9.+-]*)", re.ASCII)
 
 
@@ -42,11 +42,6 @@ def parse_bandwidth(text: str, what: str = "bandwidth") -> int:
     if bandwidth < 1:
         raise InputError(f"{what} must be at least 1B/s, got {shown(text)}")
     return bandwidth
-
-
-def parse_time(text: str, what: str = "time") -> int:
-    """Return the nanoseconds that a text such as ``10us``, ``1.5ms`` or ``2s`` names; otherwise like `parse_size`."""
-    return _parse(text, what, _TIMES, "10us or 1.5ms")
 
 
 def parse_budget(text: str, peak: int) -> int:

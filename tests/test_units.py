@@ -15,7 +15,6 @@ from slackswap_opt.units import (
     parse_bandwidth,
     parse_budget,
     parse_size,
-    parse_time,
 )
 
 FACTORS = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
@@ -26,12 +25,6 @@ decimals = st.decimals(min_value=0, max_value=9999, places=6).map(lambda number:
 def test_a_size_is_the_exact_product_rounded_down(number: str, unit: str, space: str) -> None:
     exact = Fraction(number) * FACTORS[unit]
     assert parse_size(f"{number}{space}{unit}") == exact.__floor__()
-
-
-@given(decimals, st.sampled_from(["ns", "us", "µs", "ms", "s"]))
-def test_a_time_is_the_exact_product_rounded_down(number: str, unit: str) -> None:
-    factor = {"ns": 1, "us": 10**3, "µs": 10**3, "ms": 10**6, "s": 10**9}[unit]
-    assert parse_time(number + unit) == (Fraction(number) * factor).__floor__()
 
 
 @given(st.integers(0, LARGEST))
@@ -62,7 +55,7 @@ def test_a_printed_time_is_within_its_digits(time: int) -> None:
 
 @given(st.text(max_size=12))
 def test_any_text_is_read_or_refused_with_the_reason(text: str) -> None:
-    for parse in (parse_size, parse_time, parse_bandwidth, lambda budget: parse_budget(budget, 1000)):
+    for parse in (parse_size, parse_bandwidth, lambda budget: parse_budget(budget, 1000)):
         try:
             outcome = parse(text)
         except InputError as error:
